@@ -24,7 +24,7 @@ void BlockApplication::Steps::advance(const Steps& steps, std::int64_t times) {
 }
 
 // Whether all operands continue past the inner loop with the same strides, so that loops can merge.
-bool BlockApplication::Loop::carries_on(const Loop& inner) const {
+bool BlockApplication::Loop::can_merge(const Loop& inner) const {
   bool all = x == inner.x * inner.size && out == inner.out * inner.size;
   for (std::size_t i = 0; i < max_parameters; ++i)
     all = all && parameters[i] == inner.parameters[i] * inner.size;
@@ -97,7 +97,7 @@ void BlockApplication::merge_loops() {
   if (axis_.size == 1 || std::abs(inner.out) < std::abs(axis_.out)) {
     columns_ = inner;
     --loops_;
-  } else if (axis_.size % block_ == 0 && inner.carries_on(axis_)) {
+  } else if (axis_.size % block_ == 0 && inner.can_merge(axis_)) {
     axis_.size *= inner.size;
     --loops_;
   }

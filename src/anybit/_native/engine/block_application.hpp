@@ -36,7 +36,7 @@ class BlockApplication : public CheckedCall {
   };
   struct Loop : Steps {
     std::int64_t size = 1;
-    bool carries_on(const Loop& inner) const;
+    bool can_merge(const Loop& inner) const;
   };
 
   void lay_out(const Tensor& x, const Tensor& out);
@@ -57,8 +57,7 @@ class BlockApplication : public CheckedCall {
   char* out_;
   std::int64_t block_;  // elements, at most the length of the axis
   Loop axis_;           // of the blocks
-  // Neighbours that are computed together, each with a block of its own; size 0: elements of a
-  // block are neighbours themselves.
+  // Adjacent blocks, computed together; size 0 if the elements of a block are contiguous.
   Loop columns_;
   bool direct_;  // kernels read x and write out themselves, without conversion
   int loops_ = 0;

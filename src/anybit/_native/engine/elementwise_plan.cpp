@@ -28,7 +28,7 @@ bool ElementwisePlan::Loop::varies() const {
 }
 
 // Whether all operands continue past the inner loop with the same strides, so that loops can merge.
-bool ElementwisePlan::Loop::carries_on(const Loop& inner) const {
+bool ElementwisePlan::Loop::can_merge(const Loop& inner) const {
   bool all = x == inner.x * inner.size && out == inner.out * inner.size &&
              gradient == inner.gradient * inner.size;
   for (std::size_t i = 0; i < max_parameters; ++i)

@@ -38,7 +38,7 @@ class ElementwisePlan : public CheckedCall {
   struct Loop : Position {
     std::int64_t size;
     bool varies() const;
-    bool carries_on(const Loop& inner) const;
+    bool can_merge(const Loop& inner) const;
   };
   // Elements converted or prepared at a time: all scratch arrays together stay below 40 KiB.
   static constexpr std::int64_t block = 256;

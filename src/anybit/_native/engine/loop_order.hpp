@@ -17,7 +17,7 @@ int sort_and_merge(std::span<Loop> loops) {
                    [](const Loop& a, const Loop& b) { return std::abs(a.out) > std::abs(b.out); });
   std::size_t count = 0;
   for (const Loop& loop : loops) {
-    if (count > 0 && loops[count - 1].carries_on(loop)) {
+    if (count > 0 && loops[count - 1].can_merge(loop)) {
       Loop& merged = loops[count - 1];
       const std::int64_t outer = merged.size;
       merged = loop;

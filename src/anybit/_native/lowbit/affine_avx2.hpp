@@ -14,24 +14,24 @@ namespace anybit::lowbit {
 namespace {
 
 // Whether indices plus `lowest` fit 16 bits: then instructions that pack numbers clamp them.
-bool packs(const Levels& levels) {
+bool packs(const ThresholdMap& map) {
   constexpr float most = 32000;
-  return levels.lowest >= -most && levels.lowest + static_cast<float>(levels.levels) <= most;
+  return map.lowest >= -most && map.lowest + static_cast<float>(map.index_count) <= most;
 }
 
-template <Levels::Way way>
+template <ThresholdMap::Method method>
 class AffineQuantizer {
  public:
   static constexpr std::int64_t together = 32;
 
-  explicit AffineQuantizer(const Levels& levels)
-      : gain_(_mm256_set1_ps(levels.gain)),
-        offset_(_mm256_set1_ps(levels.offset)),
-        bottom_(_mm256_set1_ps(levels.lowest)),
-        top_(_mm256_set1_ps(levels.lowest + static_cast<float>(levels.levels - 1))),
-        limit_(_mm256_set1_ps(levels.limit)),
-        lowest_(_mm256_set1_epi16(static_cast<std::int16_t>(levels.lowest))),
-        last_(_mm256_set1_epi8(static_cast<char>(levels.levels - 1))) {}
+  explicit AffineQuantizer(const ThresholdMap& map)
+      : gain_(_mm256_set1_ps(map.gain)),
+        offset_(_mm256_set1_ps(map.offset)),
+        bottom_(_mm256_set1_ps(map.lowest)),
+        top_(_mm256_set1_ps(map.lowest + static_cast<float>(map.index_count - 1))),
+        limit_(_mm256_set1_ps(map.limit)),
+        lowest_(_mm256_set1_epi16(static_cast<std::int16_t>(map.lowest))),
+        last_(_mm256_set1_epi8(static_cast<char>(map.index_count - 1))) {}
 
   // Writes 32 indices. Returns whether one may be wrong.
   [[gnu::always_inline]] bool write(const float* x, std::uint8_t* to) {
@@ -43,7 +43,7 @@ class AffineQuantizer {
       else nan_ = _mm256_or_ps(nan_, _mm256_cmp_ps(before, numbers, _CMP_UNORD_Q));
       // The lower bound: numbers below it are packed to it.
       __m256 y = _mm256_min_ps(scaled(numbers), top_);
-      if constexpr (way == Levels::Way::correct) {
+      if constexpr (method == ThresholdMap::Method::correct) {
         y = _mm256_max_ps(y, bottom_);
         const __m256 rounded = _mm256_round_ps(y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
         off =
@@ -57,7 +57,7 @@ class AffineQuantizer {
     const __m256i bytes = _mm256_min_epu8(_mm256_packus_epi16(two(0), two(2)), last_);
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_permutevar8x32_epi32(bytes, order));
-    return way == Levels::Way::correct &&
+    return method == ThresholdMap::Method::correct &&
            _mm256_movemask_ps(_mm256_cmp_ps(off, limit_, _CMP_GE_OQ)) != 0;
   }
 
@@ -65,7 +65,7 @@ class AffineQuantizer {
 
  private:
   [[gnu::always_inline]] __m256 scaled(__m256 x) const {
-    if constexpr (way == Levels::Way::divide) return _mm256_div_ps(x, gain_);
+    if constexpr (method == ThresholdMap::Method::divide) return _mm256_div_ps(x, gain_);
     else return _mm256_add_ps(_mm256_mul_ps(x, gain_), offset_);
   }
 
@@ -75,11 +75,11 @@ class AffineQuantizer {
 };
 
 // Returns whether a number is NaN. `correct_all(x, n, to)` corrects indices.
-template <Levels::Way way, class Correct>
-bool compute_packed(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to,
+template <ThresholdMap::Method method, class Correct>
+bool compute_packed(const ThresholdMap& map, const float* x, std::int64_t n, std::uint8_t* to,
                     Correct&& correct_all) {
-  constexpr std::int64_t together = AffineQuantizer<way>::together;
-  AffineQuantizer<way> quantizer(levels);
+  constexpr std::int64_t together = AffineQuantizer<method>::together;
+  AffineQuantizer<method> quantizer(map);
   const auto write = [&](const float* numbers, std::uint8_t* indices) {
     if (quantizer.write(numbers, indices)) correct_all(numbers, together, indices);
   };

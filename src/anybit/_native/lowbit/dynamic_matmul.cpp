@@ -43,11 +43,11 @@ std::int64_t largest_code(const DynamicMatMul::Operand& at) {
   return at.constants.asymmetric ? at.highest - at.lowest : std::max(-at.lowest, at.highest);
 }
 
-DynamicLine line_of(const DynamicMatMul::Operand& at, const Reach& reach) {
-  DynamicLine line{compute_scale(at.constants, reach), 0, 0, static_cast<float>(at.lowest),
+DynamicLine line_of(const DynamicMatMul::Operand& at, const Magnitudes& magnitudes) {
+  DynamicLine line{compute_scale(at.constants, magnitudes), 0, 0, static_cast<float>(at.lowest),
                    static_cast<float>(at.highest)};
   if (at.constants.asymmetric)
-    line.zero = compute_zero(reach, line.scale, line.lowest, line.highest);
+    line.zero = compute_zero(magnitudes, line.scale, line.lowest, line.highest);
   line.nan = round_within(line.zero, line.lowest, line.highest);
   return line;
 }
@@ -110,12 +110,13 @@ struct DynamicMatMul::Run {
   DynamicLine all_first{}, all_second{};         // of operands with one scale
 
   void find_whole() {
-    const auto reach = [&](const float* x, std::int64_t count) {
-      return at.loops_.reach(x, count * sizes.depth);
+    const auto find_magnitudes = [&](const float* x, std::int64_t count) {
+      return at.loops_.find_magnitudes(x, count * sizes.depth);
     };
-    if (at.first_.whole) all_first = line_of(at.first_, reach(first, sizes.firsts * sizes.rows));
+    if (at.first_.whole)
+      all_first = line_of(at.first_, find_magnitudes(first, sizes.firsts * sizes.rows));
     if (at.second_.whole)
-      all_second = line_of(at.second_, reach(second, sizes.seconds * sizes.columns));
+      all_second = line_of(at.second_, find_magnitudes(second, sizes.seconds * sizes.columns));
   }
 
   std::int64_t rows() const { return last_row - first_row; }
@@ -125,7 +126,7 @@ struct DynamicMatMul::Run {
     const float* const x =
         first + (sizes.first_of[static_cast<std::size_t>(group)] * sizes.rows + row) * sizes.depth;
     const DynamicLine constants =
-        at.first_.whole ? all_first : line_of(at.first_, at.loops_.reach(x, sizes.depth));
+        at.first_.whole ? all_first : line_of(at.first_, at.loops_.find_magnitudes(x, sizes.depth));
     std::int16_t* const to = room.lines.data() + place * line;
     if (line > sizes.depth) to[line - 1] = 0;
     at.loops_.quantize_words(constants, x, sizes.depth, to);
@@ -142,13 +143,13 @@ struct DynamicMatMul::Run {
     float* const scales = room.panel_scales.data() + place * panel_channels;
     if (at.transposed_) return fill_transposed(x + column * sizes.depth, count, to, scales);
     const ColumnBlock block{x + column, sizes.depth, sizes.columns, count};
-    Reach reaches[columns_together];
-    if (!at.second_.whole) at.loops_.reach_of_columns(block, reaches);
+    Magnitudes magnitudes[columns_together];
+    if (!at.second_.whole) at.loops_.find_column_magnitudes(block, magnitudes);
     DynamicColumns columns{};
     columns.lowest = static_cast<float>(at.second_.lowest);
     columns.highest = static_cast<float>(at.second_.highest);
     for (std::int64_t c = 0; c < columns_together; ++c) {
-      const DynamicLine own = at.second_.whole ? all_second : line_of(at.second_, reaches[c]);
+      const DynamicLine own = at.second_.whole ? all_second : line_of(at.second_, magnitudes[c]);
       columns.scales[c] = scales[c] = own.scale;
       columns.zeros[c] = own.zero, columns.nans[c] = own.nan;
     }
@@ -161,8 +162,9 @@ struct DynamicMatMul::Run {
     if (count < panel_channels) std::fill_n(to, panel, std::int16_t{0});
     std::fill_n(scales, panel_channels, 1.0f);
     for (std::int64_t c = 0; c < count; ++c, x += sizes.depth) {
-      const DynamicLine own =
-          at.second_.whole ? all_second : line_of(at.second_, at.loops_.reach(x, sizes.depth));
+      const DynamicLine own = at.second_.whole
+                                  ? all_second
+                                  : line_of(at.second_, at.loops_.find_magnitudes(x, sizes.depth));
       scales[c] = own.scale;
       for (std::int64_t k = 0; k < sizes.depth; k += together) {
         const std::int64_t some = std::min(together, sizes.depth - k);

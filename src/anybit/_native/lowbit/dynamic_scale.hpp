@@ -16,10 +16,10 @@ struct ScaleConstants {
   bool asymmetric = false;  // whether w is the width of the range, and not the largest magnitude
 };
 
-inline float compute_scale(const ScaleConstants& at, const Reach& reach) {
+inline float compute_scale(const ScaleConstants& at, const Magnitudes& magnitudes) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
-  const float width =
-      at.asymmetric ? reach.above + reach.below : std::max(reach.above, reach.below);
+  const float width = at.asymmetric ? magnitudes.above + magnitudes.below
+                                    : std::max(magnitudes.above, magnitudes.below);
   if (width == infinity) return infinity;
   return std::min(std::max(width, at.least) / at.steps, at.most);
 }
@@ -29,8 +29,8 @@ inline float round_within(float y, float lowest, float highest) {
   return std::nearbyint(y > lowest ? std::min(y, highest) : lowest) + 0.0f;
 }
 
-inline float compute_zero(const Reach& reach, float scale, float lowest, float highest) {
-  return round_within(lowest - -reach.below / scale, lowest, highest);
+inline float compute_zero(const Magnitudes& magnitudes, float scale, float lowest, float highest) {
+  return round_within(lowest - -magnitudes.below / scale, lowest, highest);
 }
 
 }  // namespace anybit::lowbit

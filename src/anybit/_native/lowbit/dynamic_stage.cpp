@@ -33,23 +33,23 @@ class StatisticStage : public Stage {
     for (std::int64_t row = part.first_row; row < part.last_row; ++row)
       for (std::int64_t pixel = part.first_line * width; pixel < part.last_line * width; ++pixel)
         to_.place.write(memory, row)[pixel * to_.place.strides.pixel] =
-            result(memory, row, pixel, reach_of(from_.place.read(memory, row), pixel));
+            result(memory, row, pixel, find_magnitudes(from_.place.read(memory, row), pixel));
   }
 
  protected:
   virtual float result(const Memory& memory, std::int64_t row, std::int64_t pixel,
-                       const Reach& reach) const = 0;
+                       const Magnitudes& magnitudes) const = 0;
 
  private:
-  Reach reach_of(const float* row, std::int64_t pixel) const {
+  Magnitudes find_magnitudes(const float* row, std::int64_t pixel) const {
     const FloatStrides& strides = from_.place.strides;
     // The elements of a row are contiguous in any order.
-    if (is_whole_) return loops_.reach(row, from_.sizes.elements());
+    if (is_whole_) return loops_.find_magnitudes(row, from_.sizes.elements());
     const float* const x = row + pixel * strides.pixel;
-    if (strides.channel == 1) return loops_.reach(x, from_.sizes.channels);
-    Reach all;
+    if (strides.channel == 1) return loops_.find_magnitudes(x, from_.sizes.channels);
+    Magnitudes all;
     for (std::int64_t c = 0; c < from_.sizes.channels; ++c) {
-      const Reach one = loops_.reach(x + c * strides.channel, 1);
+      const Magnitudes one = loops_.find_magnitudes(x + c * strides.channel, 1);
       all = {std::max(all.above, one.above), std::max(all.below, one.below)};
     }
     return all;
@@ -68,8 +68,9 @@ class DynamicScaleStage final : public StatisticStage {
         constants_{at.steps[0], at.least[0], at.most[0], at.asymmetric != 0} {}
 
  protected:
-  float result(const Memory&, std::int64_t, std::int64_t, const Reach& reach) const override {
-    return compute_scale(constants_, reach);
+  float result(const Memory&, std::int64_t, std::int64_t,
+               const Magnitudes& magnitudes) const override {
+    return compute_scale(constants_, magnitudes);
   }
 
  private:
@@ -87,9 +88,9 @@ class DynamicZeroStage final : public StatisticStage {
 
  protected:
   float result(const Memory& memory, std::int64_t row, std::int64_t pixel,
-               const Reach& reach) const override {
+               const Magnitudes& magnitudes) const override {
     const float scale = scale_.read(memory, row)[pixel * scale_.strides.pixel];
-    return compute_zero(reach, scale, lowest_, highest_);
+    return compute_zero(magnitudes, scale, lowest_, highest_);
   }
 
  private:

@@ -26,12 +26,12 @@ namespace {
 // Elements per block.
 constexpr std::int64_t batch = 256;
 
-void count(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
+void count(const ThresholdMap& map, const float* x, std::int64_t n, std::uint8_t* to) {
   for (std::int64_t done = 0; done < n; done += batch) {
     const std::int64_t here = n - done < batch ? n - done : batch;
     std::int32_t sums[batch] = {};
-    for (int k = 1; k < levels.levels; ++k) {
-      const float threshold = levels.thresholds[k];
+    for (int k = 1; k < map.index_count; ++k) {
+      const float threshold = map.thresholds[k];
       for (std::int64_t i = 0; i < here; ++i) sums[i] += x[done + i] >= threshold ? 1 : 0;
     }
     for (std::int64_t i = 0; i < here; ++i) to[done + i] = static_cast<std::uint8_t>(sums[i]);
@@ -43,11 +43,11 @@ constexpr float rounder = 12582912.0f;
 
 template <bool divides>
 struct Guess {
-  explicit Guess(const Levels& levels)
-      : gain(levels.gain),
-        offset(levels.offset),
-        lowest(levels.lowest),
-        highest(levels.lowest + static_cast<float>(levels.levels - 1)) {}
+  explicit Guess(const ThresholdMap& map)
+      : gain(map.gain),
+        offset(map.offset),
+        lowest(map.lowest),
+        highest(map.lowest + static_cast<float>(map.index_count - 1)) {}
 
   float inside(float x) const {
     float y = divides ? x / gain : x * gain + offset;
@@ -62,15 +62,16 @@ struct Guess {
 };
 
 template <bool divides>
-void compute_affine(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
-  const Guess<divides> index(levels);
+void compute_affine(const ThresholdMap& map, const float* x, std::int64_t n, std::uint8_t* to) {
+  const Guess<divides> index(map);
   for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<std::uint8_t>(index(x[i]));
 }
 
-// Whether an index may be wrong: its rounding error reaches the limit.
-bool compute_near(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
-  const Guess<false> index(levels);
-  const float limit = levels.limit;
+// Computes indices; returns whether a rounding error reaches the limit, so that one may be wrong.
+bool compute_approximate(const ThresholdMap& map, const float* x, std::int64_t n,
+                         std::uint8_t* to) {
+  const Guess<false> index(map);
+  const float limit = map.limit;
   std::int32_t doubtful = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     const float y = index.inside(x[i]), rounded = (y + rounder) - rounder;
@@ -81,8 +82,8 @@ bool compute_near(const Levels& levels, const float* x, std::int64_t n, std::uin
   return doubtful != 0;
 }
 
-void correct_all(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
-  const float* const thresholds = levels.thresholds;
+void correct_all(const ThresholdMap& map, const float* x, std::int64_t n, std::uint8_t* to) {
+  const float* const thresholds = map.thresholds;
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int32_t first = to[i];
     // Comparisons with NaN are false: the index stays valid, and NaN is detected separately.
@@ -92,19 +93,19 @@ void correct_all(const Levels& levels, const float* x, std::int64_t n, std::uint
   }
 }
 
-void correct(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
+void correct(const ThresholdMap& map, const float* x, std::int64_t n, std::uint8_t* to) {
   constexpr std::int64_t few = 64;
   for (std::int64_t done = 0; done < n; done += few) {
     const std::int64_t here = n - done < few ? n - done : few;
-    if (compute_near(levels, x + done, here, to + done))
-      correct_all(levels, x + done, here, to + done);
+    if (compute_approximate(map, x + done, here, to + done))
+      correct_all(map, x + done, here, to + done);
   }
 }
 
-void search(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
-  const float* const thresholds = levels.thresholds;
+void search(const ThresholdMap& map, const float* x, std::int64_t n, std::uint8_t* to) {
+  const float* const thresholds = map.thresholds;
   int half = 1;
-  while (half < levels.levels) half *= 2;
+  while (half < map.index_count) half *= 2;
   half /= 2;
   for (std::int64_t i = 0; i < n; ++i) {
     std::int32_t index = 0;
@@ -114,45 +115,45 @@ void search(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* 
 }
 
 // Computes indices before they are flipped; returns whether a number is NaN.
-bool rising_indices(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
+bool increasing_indices(const ThresholdMap& map, const float* x, std::int64_t n, std::uint8_t* to) {
 #if defined(ANYBIT_PACKS_NUMBERS)
   const auto correct_some = [&](const float* from, std::int64_t count, std::uint8_t* indices) {
-    correct_all(levels, from, count, indices);
+    correct_all(map, from, count, indices);
   };
-  using Way = Levels::Way;
-  if (packs(levels)) {
-    if (levels.way == Way::affine)
-      return compute_packed<Way::affine>(levels, x, n, to, correct_some);
-    if (levels.way == Way::divide)
-      return compute_packed<Way::divide>(levels, x, n, to, correct_some);
-    if (levels.way == Way::correct)
-      return compute_packed<Way::correct>(levels, x, n, to, correct_some);
+  using Method = ThresholdMap::Method;
+  if (packs(map)) {
+    if (map.method == Method::affine)
+      return compute_packed<Method::affine>(map, x, n, to, correct_some);
+    if (map.method == Method::divide)
+      return compute_packed<Method::divide>(map, x, n, to, correct_some);
+    if (map.method == Method::correct)
+      return compute_packed<Method::correct>(map, x, n, to, correct_some);
   }
 #endif
-  switch (levels.way) {
-    case Levels::Way::count:
-      count(levels, x, n, to);
+  switch (map.method) {
+    case ThresholdMap::Method::count:
+      count(map, x, n, to);
       break;
-    case Levels::Way::affine:
-      compute_affine<false>(levels, x, n, to);
+    case ThresholdMap::Method::affine:
+      compute_affine<false>(map, x, n, to);
       break;
-    case Levels::Way::divide:
-      compute_affine<true>(levels, x, n, to);
+    case ThresholdMap::Method::divide:
+      compute_affine<true>(map, x, n, to);
       break;
-    case Levels::Way::correct:
-      correct(levels, x, n, to);
+    case ThresholdMap::Method::correct:
+      correct(map, x, n, to);
       break;
-    case Levels::Way::search:
-      search(levels, x, n, to);
+    case ThresholdMap::Method::search:
+      search(map, x, n, to);
       break;
   }
   return has_nan(x, n);
 }
 
-bool indices(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to) {
-  const bool nan = rising_indices(levels, x, n, to);
-  if (levels.falls) {
-    const auto last = static_cast<std::uint8_t>(levels.levels - 1);
+bool indices(const ThresholdMap& map, const float* x, std::int64_t n, std::uint8_t* to) {
+  const bool nan = increasing_indices(map, x, n, to);
+  if (map.decreasing) {
+    const auto last = static_cast<std::uint8_t>(map.index_count - 1);
     for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<std::uint8_t>(last - to[i]);
   }
   return nan;
@@ -211,7 +212,7 @@ using ByteRegister [[gnu::vector_size(16)]] = std::uint8_t;
 #endif
 
 // Largest bytes of windows, in registers. The last ones of a pixel may be computed twice.
-void largest(const WindowRow& row, std::byte* to) {
+void max_pool(const WindowRow& row, std::byte* to) {
   constexpr std::int64_t size = sizeof(ByteRegister);
   if (row.pixel < size) return pool<0>(row, to, LargestBytes());
   for (std::int64_t window = 0; window < row.windows; ++window, to += row.pixel) {
@@ -232,13 +233,13 @@ void largest(const WindowRow& row, std::byte* to) {
   }
 }
 
-void either(const WindowRow& row, std::byte* to) {
+void max_pool_bits(const WindowRow& row, std::byte* to) {
   if (row.pixel == 8) pool<1>(row, to, Either<std::uint64_t>());
   else if (row.pixel == 16) pool<2>(row, to, Either<std::uint64_t>());
   else pool<0>(row, to, Either<std::uint32_t>());
 }
 
-void largest_planes(const WindowRow& row, std::byte* to) { pool<0>(row, to, LargestPlanes()); }
+void max_pool_planes(const WindowRow& row, std::byte* to) { pool<0>(row, to, LargestPlanes()); }
 
 // The same of nibbles with two low bits, then two high bits.
 struct LargestNibbles {
@@ -251,7 +252,7 @@ struct LargestNibbles {
   }
 };
 
-void largest_nibbles(const WindowRow& row, std::byte* to) { pool<0>(row, to, LargestNibbles()); }
+void max_pool_nibbles(const WindowRow& row, std::byte* to) { pool<0>(row, to, LargestNibbles()); }
 
 void values(const float* table, const std::uint8_t* from, std::int64_t n, float* to) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = table[from[i]];
@@ -329,7 +330,7 @@ void arithmetic(Operation operation, const float* x, const float* c, bool single
 }
 
 // Bits of float32 are ordered as integers. NaN is above infinity.
-Reach reach(const float* x, std::int64_t n) {
+Magnitudes find_magnitudes(const float* x, std::int64_t n) {
   constexpr std::int32_t infinity = 0x7f800000, sign = -0x7fffffff - 1;
   std::int32_t above = 0, below = 0;
   for (std::int64_t i = 0; i < n; ++i) {
@@ -340,7 +341,7 @@ Reach reach(const float* x, std::int64_t n) {
     below = negated > below ? negated : below;
   }
   if (above > infinity || below > infinity) above = below = infinity;
-  Reach result;
+  Magnitudes result;
   std::memcpy(&result.above, &above, sizeof above);
   std::memcpy(&result.below, &below, sizeof below);
   return result;
@@ -459,7 +460,7 @@ void quantize_pairs(const DynamicColumns& constants, const ColumnBlock& block, s
   }
 }
 
-void reach_of_columns(const ColumnBlock& block, Reach* to) {
+void find_column_magnitudes(const ColumnBlock& block, Magnitudes* to) {
   constexpr std::int32_t infinity = 0x7f800000, sign = -0x7fffffff - 1;
   std::int32_t above[columns_together] = {}, below[columns_together] = {};
   const auto include = [&](const float* x) {
@@ -497,8 +498,8 @@ void scale_sums(const std::int32_t* sums, float scale, const float* scales, std:
 }
 
 template <bool multiplies>
-void choose(const PairArithmetic& arithmetic, const std::uint8_t* first, const std::uint8_t* second,
-            std::int64_t n, std::uint8_t* to) {
+void combine_pairs(const PairArithmetic& arithmetic, const std::uint8_t* first,
+                   const std::uint8_t* second, std::int64_t n, std::uint8_t* to) {
 #if defined(ANYBIT_PACKS_NUMBERS)
   if (fits_32_bits(arithmetic, multiplies)) {
     const auto packed = arithmetic.divisor == 1 ? compute_packed<multiplies, false>
@@ -523,22 +524,22 @@ const lowbit::ElementLoops& compiled<lowbit::ElementLoops, Level::ANYBIT_ISA>() 
                                       packed<1, Coding::bits>,
                                       two_bits<Coding::planes>,
                                       two_bits<Coding::nibbles>,
-                                      largest,
-                                      either,
-                                      largest_planes,
-                                      largest_nibbles,
+                                      max_pool,
+                                      max_pool_bits,
+                                      max_pool_planes,
+                                      max_pool_nibbles,
                                       lookup,
                                       values,
                                       scaled,
                                       combine,
-                                      choose<false>,
-                                      choose<true>,
+                                      combine_pairs<false>,
+                                      combine_pairs<true>,
                                       arithmetic,
-                                      reach,
+                                      find_magnitudes,
                                       quantize,
                                       quantize_words,
                                       quantize_pairs,
-                                      reach_of_columns,
+                                      find_column_magnitudes,
                                       scale_sums,
                                       softmax,
                                       normalize,

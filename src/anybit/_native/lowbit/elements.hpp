@@ -11,19 +11,19 @@
 
 namespace anybit::lowbit {
 
-// Mapping of float32 to indices: by thresholds, or by a formula that is proven equal for every
-// float32 except NaN (see quantizer.cpp).
-struct Levels {
-  enum class Way : std::uint8_t {
+// Maps float32 to indices, by thresholds or by a formula proven equal for every float32 but NaN.
+// See quantizer.cpp for the proof.
+struct ThresholdMap {
+  enum class Method : std::uint8_t {
     count,    // compare with all thresholds
     affine,   // rint(clamp(x * gain + offset)), exact
     divide,   // rint(clamp(x / gain)), exact
     correct,  // as `affine`, off by one only where rounding moves by `limit` or more
     search,   // binary search of the thresholds
   };
-  Way way = Way::search;
-  int levels = 0;
-  bool falls = false;  // index = levels - 1 - count
+  Method method = Method::search;
+  int index_count = 0;
+  bool decreasing = false;  // index = index_count - 1 - count
   float gain = 0, offset = 0, lowest = 0, limit = 0;
   // -infinity, the thresholds in ascending order, and NaN as padding up to a power of two.
   // Borrowed.
@@ -55,7 +55,7 @@ struct ScaledValues {
 };
 
 // Largest magnitudes of positive and negative numbers; infinity for both if one is NaN.
-struct Reach {
+struct Magnitudes {
   float above = 0, below = 0;
 };
 
@@ -88,19 +88,19 @@ struct ElementLoops {
   static constexpr Level serving(Level level) { return without_integer_extensions(level); }
 
   // Computes the indices of n numbers; returns whether one is NaN, whose index is undefined.
-  bool (*indices)(const Levels& levels, const float* x, std::int64_t n, std::uint8_t* to);
+  bool (*indices)(const ThresholdMap& map, const float* x, std::int64_t n, std::uint8_t* to);
 
   // Packs indices as bits (2 levels), planes or nibbles (up to 4 levels); padding bits are 0.
   // Returns whether a number is NaN.
-  bool (*bits)(const Levels& levels, const float* x, std::int64_t n, std::byte* to);
-  bool (*planes)(const Levels& levels, const float* x, std::int64_t n, std::byte* to);
-  bool (*nibbles)(const Levels& levels, const float* x, std::int64_t n, std::byte* to);
+  bool (*bits)(const ThresholdMap& map, const float* x, std::int64_t n, std::byte* to);
+  bool (*planes)(const ThresholdMap& map, const float* x, std::int64_t n, std::byte* to);
+  bool (*nibbles)(const ThresholdMap& map, const float* x, std::int64_t n, std::byte* to);
 
   // Maximum over adjacent windows, per coding.
-  void (*largest)(const WindowRow& windows, std::byte* to);
-  void (*either)(const WindowRow& windows, std::byte* to);
-  void (*largest_planes)(const WindowRow& windows, std::byte* to);
-  void (*largest_nibbles)(const WindowRow& windows, std::byte* to);
+  void (*max_pool)(const WindowRow& windows, std::byte* to);
+  void (*max_pool_bits)(const WindowRow& windows, std::byte* to);
+  void (*max_pool_planes)(const WindowRow& windows, std::byte* to);
+  void (*max_pool_nibbles)(const WindowRow& windows, std::byte* to);
 
   // to[i] = table[from[i]]; the table of bytes has 256 entries.
   void (*lookup)(const std::uint8_t* table, const std::uint8_t* from, std::int64_t n,
@@ -122,7 +122,7 @@ struct ElementLoops {
   void (*arithmetic)(Operation operation, const float* x, const float* c, bool single,
                      std::int64_t n, float* to);
 
-  Reach (*reach)(const float* x, std::int64_t n);
+  Magnitudes (*find_magnitudes)(const float* x, std::int64_t n);
   void (*quantize)(const DynamicLine& line, const float* x, std::int64_t n, std::uint8_t* to);
 
   // Codes less the number for NaN, which is the rounded zero-point, in 16 bits.
@@ -130,8 +130,8 @@ struct ElementLoops {
   // The same of columns: pairs of rows side by side, the missing columns and the last odd row 0.
   void (*quantize_pairs)(const DynamicColumns& constants, const ColumnBlock& block,
                          std::int32_t* to);
-  // Reach of each column.
-  void (*reach_of_columns)(const ColumnBlock& block, Reach* to);
+  // The magnitudes of each column.
+  void (*find_column_magnitudes)(const ColumnBlock& block, Magnitudes* to);
   // to[i] = (float(sums[i]) * smaller) * larger, of a scale and scales[i].
   void (*scale_sums)(const std::int32_t* sums, float scale, const float* scales, std::int64_t n,
                      float* to);

@@ -28,9 +28,9 @@ struct Block {
   std::int64_t count() const { return pixels * channels; }
 };
 
-using FloatRoom = float[most_floats];
+using FloatBuffer = float[most_floats];
 
-bool reads_kept(Operation operation) {
+bool uses_saved(Operation operation) {
   return operation == Operation::add_kept || operation == Operation::multiply_kept;
 }
 
@@ -52,7 +52,7 @@ class ElementwiseStage final : public Stage {
     block_pixels_ = most_floats / block_channels_;
     for (const Step& step : at.steps) {
       steps_.push_back({step.kind(), {step.operands.begin(), step.operands.end()}});
-      keeps_ = keeps_ || reads_kept(step.kind());
+      keeps_ = keeps_ || uses_saved(step.kind());
       // Several pixels have all channels.
       std::vector<float>& all = steps_.back().operands;
       if (all.size() > 1)
@@ -73,7 +73,7 @@ class ElementwiseStage final : public Stage {
     for (std::int64_t row = part.first_row; row < part.last_row; ++row)
       for (std::int64_t c = 0; c < channels; c += block_channels_) {
         Block block{part.first_line * width_, 0, c, std::min(block_channels_, channels - c)};
-        FloatRoom repeated;
+        FloatBuffer repeated;
         const float* const operand = repeated_operand(memory, row, block, repeated);
         for (; block.pixel < last; block.pixel += block.pixels) {
           block.pixels = std::min(block_pixels_, last - block.pixel);
@@ -85,47 +85,47 @@ class ElementwiseStage final : public Stage {
  private:
   // Repeats the channels of an operand of one pixel. Returns null for other operands.
   const float* repeated_operand(const Memory& memory, std::int64_t row, const Block& block,
-                                FloatRoom& room) const {
+                                FloatBuffer& buffer) const {
     if (!second_.one_pixel) return nullptr;
     const float* const from = second_.place.read(memory, row);
     if (second_.one_channel) return from;
     for (std::int64_t p = 0; p < block_pixels_; ++p)
-      std::copy_n(from + block.channel, block.channels, room + p * block.channels);
-    return room;
+      std::copy_n(from + block.channel, block.channels, buffer + p * block.channels);
+    return buffer;
   }
 
   // Returns the numbers of a block, channels last.
   const float* fetch(const FloatPlace& from, const Memory& memory, std::int64_t row,
-                     const Block& block, FloatRoom& room) const {
+                     const Block& block, FloatBuffer& buffer) const {
     const float* const x = from.read(memory, row) + block.pixel * from.strides.pixel +
                            block.channel * from.strides.channel;
     if (from.channels_last()) return x;
-    transpose_floats(x, from.strides.channel, block.channels, block.pixels, room, block.channels);
-    return room;
+    transpose_floats(x, from.strides.channel, block.channels, block.pixels, buffer, block.channels);
+    return buffer;
   }
 
-  // The same of an operand with one channel: repeats it.
+  // Repeats the only channel of an operand over all channels.
   const float* spread(const Memory& memory, std::int64_t row, const Block& block,
-                      FloatRoom& room) const {
+                      FloatBuffer& buffer) const {
     const FloatPlace& from = second_.place;
     const float* const x = from.read(memory, row) + block.pixel * from.strides.pixel;
     for (std::int64_t p = 0; p < block.pixels; ++p)
-      std::fill_n(room + p * block.channels, block.channels, x[p * from.strides.pixel]);
-    return room;
+      std::fill_n(buffer + p * block.channels, block.channels, x[p * from.strides.pixel]);
+    return buffer;
   }
 
   void compute(const Memory& memory, std::int64_t row, const Block& block,
                const float* operand) const {
-    FloatRoom first_room, second_room, result_room;
-    const float* x = fetch(first_, memory, row, block, first_room);
+    FloatBuffer first_buffer, second_buffer, result_buffer;
+    const float* x = fetch(first_, memory, row, block, first_buffer);
     float* const to = to_.channels_last()
                           ? to_.write(memory, row) + block.pixel * to_.strides.pixel + block.channel
-                          : result_room;
+                          : result_buffer;
     if (second_.is_present) {
       const bool single = second_.one_pixel && second_.one_channel;
       if (operand == nullptr)
-        operand = second_.one_channel ? spread(memory, row, block, second_room)
-                                      : fetch(second_.place, memory, row, block, second_room);
+        operand = second_.one_channel ? spread(memory, row, block, second_buffer)
+                                      : fetch(second_.place, memory, row, block, second_buffer);
       loops_.arithmetic(operation_, x, operand, single, block.count(), to);
       x = to;
     }
@@ -136,7 +136,7 @@ class ElementwiseStage final : public Stage {
   }
 
   void apply_steps(const Block& block, const float* x, float* to) const {
-    FloatRoom kept;
+    FloatBuffer kept;
     if (keeps_) std::fill_n(kept, block.count(), 0.0f);
     else if (steps_.empty() && x != to) std::copy_n(x, block.count(), to);
     for (const BlockStep& step : steps_) {
@@ -144,7 +144,7 @@ class ElementwiseStage final : public Stage {
         std::copy_n(x, block.count(), kept);
         continue;
       }
-      if (reads_kept(step.operation)) {
+      if (uses_saved(step.operation)) {
         const bool adds = step.operation == Operation::add_kept;
         loops_.arithmetic(adds ? Operation::add : Operation::multiply, x, kept, false,
                           block.count(), to);

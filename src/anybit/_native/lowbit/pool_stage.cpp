@@ -26,10 +26,10 @@ class MaxPoolStage final : public TensorStage {
       : TensorStage(MaxPool::name, &from, to), window_(at.window) {
     const Coding coding = to.storage.coding;
     if (from.storage.coding == coding)
-      largest_ = coding == Coding::bytes    ? loops.largest
-                 : coding == Coding::bits   ? loops.either
-                 : coding == Coding::planes ? loops.largest_planes
-                                            : loops.largest_nibbles;
+      max_pool_ = coding == Coding::bytes    ? loops.max_pool
+                  : coding == Coding::bits   ? loops.max_pool_bits
+                  : coding == Coding::planes ? loops.max_pool_planes
+                                             : loops.max_pool_nibbles;
   }
 
  protected:
@@ -48,11 +48,11 @@ class MaxPoolStage final : public TensorStage {
              elements_at(next).first - columns.first == (next - x) * window_.stride_width)
         ++next;
       std::byte* const pixels = to + target->storage.offset(y, x);
-      if (largest_ != nullptr)
-        largest_({from + storage.offset(rows.first, columns.first), rows.count, columns.count,
-                  rows.step * storage.line, columns.step * storage.pixel, next - x,
-                  window_.stride_width * storage.pixel, storage.pixel},
-                 pixels);
+      if (max_pool_ != nullptr)
+        max_pool_({from + storage.offset(rows.first, columns.first), rows.count, columns.count,
+                   rows.step * storage.line, columns.step * storage.pixel, next - x,
+                   window_.stride_width * storage.pixel, storage.pixel},
+                  pixels);
       else pool_unlike(from, rows, columns, pixels), next = x + 1;
     }
   }
@@ -82,7 +82,7 @@ class MaxPoolStage final : public TensorStage {
   }
 
   const Window window_;
-  void (*largest_)(const WindowRow&, std::byte*) = nullptr;
+  void (*max_pool_)(const WindowRow&, std::byte*) = nullptr;
 };
 
 }  // namespace

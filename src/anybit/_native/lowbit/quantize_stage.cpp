@@ -94,7 +94,7 @@ class QuantizeStage final : public TensorStage {
   }
 
   std::string kernel() const override {
-    return std::string(quantizer_.way()) + " to " + TensorStage::kernel();
+    return std::string(quantizer_.method()) + " to " + TensorStage::kernel();
   }
   std::int64_t bytes() const override {
     return quantizer_.bytes() + static_cast<std::int64_t>((factors_.size() + offsets_.size()) * 4);
@@ -130,25 +130,25 @@ class QuantizeStage final : public TensorStage {
     std::uint8_t* const result = room_for(target->storage, to, y, run, room);
     if (quantizer_.per_channel())
       for (std::int64_t i = 0; i < run.count; ++i)
-        indices(memory, quantizer_.levels(run.channel + i), x + i, 1, result + i);
-    else if (!has_lines()) indices(memory, quantizer_.levels(0), x, run.count, result);
+        indices(memory, quantizer_.map(run.channel + i), x + i, 1, result + i);
+    else if (!has_lines()) indices(memory, quantizer_.map(0), x, run.count, result);
     else {
       float y[run_length];
       line_of_channels(x, run.channel, run.count, y);
-      indices(memory, quantizer_.levels(0), y, run.count, result);
+      indices(memory, quantizer_.map(0), y, run.count, result);
     }
     put_indices(target->storage, to, y, run, result);
   }
 
   void compare(const Memory& memory, const float* x, std::byte* to, std::int64_t y,
                const Run& run) const {
-    const Levels& levels = quantizer_.levels(0);
+    const ThresholdMap& map = quantizer_.map(0);
     std::byte* const words = to + target->storage.offset(y, run.pixel);
-    if (!compare_(levels, x, run.count, words)) return;
+    if (!compare_(map, x, run.count, words)) return;
     for (std::int64_t done = 0; done < run.count; done += run_length) {
       const std::int64_t here = std::min(run_length, run.count - done);
       Room room;
-      indices(memory, levels, x + done, here, room);
+      indices(memory, map, x + done, here, room);
       put_run(target->storage.coding, words, done, room, here);
     }
   }
@@ -204,10 +204,10 @@ class QuantizeStage final : public TensorStage {
   static constexpr std::int64_t most_channels = 32, most_pixels = 256;
   void channel_indices(const Memory& memory, std::int64_t channel, const float* x, std::int64_t n,
                        std::uint8_t* to) const {
-    if (!has_lines()) return indices(memory, quantizer_.levels(channel), x, n, to);
+    if (!has_lines()) return indices(memory, quantizer_.map(channel), x, n, to);
     float y[most_pixels];
     line_of_pixels(x, channel, n, y);
-    indices(memory, quantizer_.levels(0), y, n, to);
+    indices(memory, quantizer_.map(0), y, n, to);
   }
 
   bool has_lines() const { return !factors_.empty() || !offsets_.empty(); }
@@ -253,9 +253,9 @@ class QuantizeStage final : public TensorStage {
     }
   }
 
-  void indices(const Memory& memory, const Levels& levels, const float* x, std::int64_t n,
+  void indices(const Memory& memory, const ThresholdMap& map, const float* x, std::int64_t n,
                std::uint8_t* to) const {
-    if (!loops_.indices(levels, x, n, to)) return;
+    if (!loops_.indices(map, x, n, to)) return;
     for (std::int64_t i = 0; i < n; ++i)
       if (x[i] != x[i]) to[i] = nan_;
     if (refuses_nan_) memory.refused_nan->store(true, std::memory_order_relaxed);
@@ -267,7 +267,7 @@ class QuantizeStage final : public TensorStage {
   const std::vector<float> factors_, offsets_;  // per channel, or empty
   const std::uint8_t nan_;
   const bool refuses_nan_;
-  bool (*compare_)(const Levels&, const float*, std::int64_t, std::byte*) = nullptr;
+  bool (*compare_)(const ThresholdMap&, const float*, std::int64_t, std::byte*) = nullptr;
   bool whole_lines_ = false;
 };
 

@@ -16,51 +16,50 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 constexpr int counted_levels = 8;
 
 // Computes what the loops in elements.cpp compute.
-float inside(const Levels& levels, float x) {
-  const float highest = levels.lowest + static_cast<float>(levels.levels - 1);
-  const bool divides = levels.way == Levels::Way::divide;
-  const float y = divides ? x / levels.gain : x * levels.gain + levels.offset;
-  return std::clamp(y, levels.lowest, highest);
+float inside(const ThresholdMap& map, float x) {
+  const float highest = map.lowest + static_cast<float>(map.index_count - 1);
+  const bool divides = map.method == ThresholdMap::Method::divide;
+  const float y = divides ? x / map.gain : x * map.gain + map.offset;
+  return std::clamp(y, map.lowest, highest);
 }
 
-float guess(const Levels& levels, float x) {
-  return std::nearbyint(inside(levels, x)) - levels.lowest;
+float guess(const ThresholdMap& map, float x) {
+  return std::nearbyint(inside(map, x)) - map.lowest;
 }
 
 // Distance to an integer below which a guess is exact. The guess is non-decreasing in x: bounds
 // that hold at and just before all thresholds hold between them.
-float limit_of(const Levels& levels) {
+float limit_of(const ThresholdMap& map) {
   double off = 0;
-  for (int k = 1; k < levels.levels; ++k) {
-    const double middle = static_cast<double>(levels.lowest) + k - 0.5;
-    const float threshold = levels.thresholds[k];
-    off = std::max(off, middle - static_cast<double>(inside(levels, threshold)));
-    off = std::max(
-        off, static_cast<double>(inside(levels, std::nextafter(threshold, -infinity))) - middle);
+  for (int k = 1; k < map.index_count; ++k) {
+    const double middle = static_cast<double>(map.lowest) + k - 0.5;
+    const float threshold = map.thresholds[k];
+    off = std::max(off, middle - static_cast<double>(inside(map, threshold)));
+    off = std::max(off,
+                   static_cast<double>(inside(map, std::nextafter(threshold, -infinity))) - middle);
   }
   return std::nextafter(static_cast<float>(0.5 - off), -infinity);
 }
 
 // Counts the thresholds that x reaches.
-int reached(const Levels& levels, float x) {
-  const float* const first = levels.thresholds + 1;
-  return static_cast<int>(std::upper_bound(first, first + levels.levels - 1, x) - first);
+int reached(const ThresholdMap& map, float x) {
+  const float* const first = map.thresholds + 1;
+  return static_cast<int>(std::upper_bound(first, first + map.index_count - 1, x) - first);
 }
 
 // Computes the largest error of the guess. Guess and index are non-decreasing in x, and the index
 // changes at thresholds only: checking both sides of all thresholds covers all x.
-int largest_error(const Levels& levels) {
-  if (!std::isfinite(levels.gain) || !(levels.gain > 0) || !std::isfinite(levels.offset))
-    return most_levels;
+int largest_error(const ThresholdMap& map) {
+  if (!std::isfinite(map.gain) || !(map.gain > 0) || !std::isfinite(map.offset)) return most_levels;
   int largest = 0;
   const auto look = [&](float x) {
-    largest = std::max(largest, std::abs(static_cast<int>(guess(levels, x)) - reached(levels, x)));
+    largest = std::max(largest, std::abs(static_cast<int>(guess(map, x)) - reached(map, x)));
   };
   look(-infinity);
   look(infinity);
-  for (int k = 1; k < levels.levels && largest < 2; ++k) {  // larger errors are not usable
-    look(levels.thresholds[k]);
-    look(std::nextafter(levels.thresholds[k], -infinity));
+  for (int k = 1; k < map.index_count && largest < 2; ++k) {  // larger errors are not usable
+    look(map.thresholds[k]);
+    look(std::nextafter(map.thresholds[k], -infinity));
   }
   return largest;
 }
@@ -79,59 +78,59 @@ Quantizer::Quantizer(const Quantize& at, const Tensor& target) {
     float* const own = thresholds_.data() + i * room;
     own[0] = -infinity;
     std::copy_n(at.thresholds.begin() + static_cast<std::ptrdiff_t>(i * count), count, own + 1);
-    Levels& made = levels_.emplace_back();
-    made.levels = levels;
+    ThresholdMap& made = maps_.emplace_back();
+    made.index_count = levels;
     made.thresholds = own;
-    choose_way(made, static_cast<float>(target.lowest));
+    choose_method(made, static_cast<float>(target.lowest));
   }
-  if (at.directions.size() > 1) levels_.resize(channels, levels_[0]);
-  for (std::size_t i = 0; i < levels_.size(); ++i)
-    levels_[i].falls = at.directions[at.directions.size() > 1 ? i : 0] < 0;
+  if (at.directions.size() > 1) maps_.resize(channels, maps_[0]);
+  for (std::size_t i = 0; i < maps_.size(); ++i)
+    maps_[i].decreasing = at.directions[at.directions.size() > 1 ? i : 0] < 0;
 }
 
-void Quantizer::choose_way(Levels& levels, float lowest_code) {
-  levels.way = Levels::Way::search;
-  if (levels.levels <= counted_levels) {
-    levels.way = Levels::Way::count;
+void Quantizer::choose_method(ThresholdMap& map, float lowest_code) {
+  map.method = ThresholdMap::Method::search;
+  if (map.index_count <= counted_levels) {
+    map.method = ThresholdMap::Method::count;
     return;
   }
-  const float first = levels.thresholds[1], last = levels.thresholds[levels.levels - 1];
-  const float scale = (last - first) / static_cast<float>(levels.levels - 2);
+  const float first = map.thresholds[1], last = map.thresholds[map.index_count - 1];
+  const float scale = (last - first) / static_cast<float>(map.index_count - 2);
   // If thresholds are halfway between multiples of a scale, the offset is 0, which saves a
   // rounding.
   const float lowest = std::nearbyint(first / scale - 0.5f);
   if (!(std::abs(lowest) < 1048576) || !(std::abs(lowest_code) < 1048576)) return;
-  Levels best = levels;
+  ThresholdMap best = map;
   int least_error = 2;
-  const auto look = [&](Levels::Way way, float gain, float offset, float from) {
-    Levels candidate = levels;
-    candidate.way = way, candidate.gain = gain;
+  const auto look = [&](ThresholdMap::Method method, float gain, float offset, float from) {
+    ThresholdMap candidate = map;
+    candidate.method = method, candidate.gain = gain;
     candidate.offset = offset, candidate.lowest = from;
     const int error = largest_error(candidate);
-    if (error >= least_error || (error > 0 && way == Levels::Way::divide)) return;
+    if (error >= least_error || (error > 0 && method == ThresholdMap::Method::divide)) return;
     least_error = error;
     best = candidate;
-    if (error > 0) best.way = Levels::Way::correct, best.limit = limit_of(candidate);
+    if (error > 0) best.method = ThresholdMap::Method::correct, best.limit = limit_of(candidate);
   };
   // Try scales near the estimate, and reciprocals: the file has a rounded scale.
   float up = scale, down = scale;
   for (int step = 0; step < 6 && least_error > 0; ++step) {
     for (const float near : {up, down}) {
-      look(Levels::Way::affine, 1 / near, 0, lowest);
-      look(Levels::Way::divide, near, 0, lowest);
+      look(ThresholdMap::Method::affine, 1 / near, 0, lowest);
+      look(ThresholdMap::Method::divide, near, 0, lowest);
       // Images are mapped to codes by a factor and an offset.
-      look(Levels::Way::affine, 1 / near, lowest_code - lowest, lowest_code);
+      look(ThresholdMap::Method::affine, 1 / near, lowest_code - lowest, lowest_code);
     }
     up = std::nextafter(up, infinity), down = std::nextafter(down, 0.0f);
   }
-  look(Levels::Way::affine, 1 / scale, 0.5f - first / scale, 0);
-  levels = best;
+  look(ThresholdMap::Method::affine, 1 / scale, 0.5f - first / scale, 0);
+  map = best;
 }
 
-std::string_view Quantizer::way() const {
+std::string_view Quantizer::method() const {
   constexpr std::string_view names[] = {"compare", "affine", "divide", "affine, corrected",
                                         "search"};
-  return names[static_cast<int>(levels_[0].way)];
+  return names[static_cast<int>(maps_[0].method)];
 }
 
 }  // namespace anybit::lowbit

@@ -15,20 +15,20 @@ class Quantizer {
  public:
   Quantizer(const Quantize& at, const Tensor& target);
 
-  bool per_channel() const { return levels_.size() > 1; }
-  const Levels& levels(std::int64_t channel) const {
-    return levels_[per_channel() ? static_cast<std::size_t>(channel) : 0];
+  bool per_channel() const { return maps_.size() > 1; }
+  const ThresholdMap& map(std::int64_t channel) const {
+    return maps_[per_channel() ? static_cast<std::size_t>(channel) : 0];
   }
 
   // For reports: the kind of mapping, and the bytes of the thresholds.
-  std::string_view way() const;
+  std::string_view method() const;
   std::int64_t bytes() const { return static_cast<std::int64_t>(thresholds_.size() * 4); }
 
  private:
-  static void choose_way(Levels& levels, float lowest_code);
+  static void choose_method(ThresholdMap& map, float lowest_code);
 
   std::vector<float> thresholds_;  // all thresholds, with -infinity before and NaN after them
-  std::vector<Levels> levels_;
+  std::vector<ThresholdMap> maps_;
 };
 
 }  // namespace anybit::lowbit

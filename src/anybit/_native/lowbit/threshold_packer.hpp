@@ -78,14 +78,14 @@ void store(std::byte* to, std::uint32_t mask) {
 // Compares words of 32 numbers with `count` thresholds, and writes bits, planes or nibbles. For a
 // decreasing index the masks are inverted and the last threshold comes first, so that each mask is
 // again a subset of the previous one.
-template <int count, Coding coding, bool falls>
+template <int count, Coding coding, bool decreasing>
 class ThresholdPacker {
   static constexpr int planes = coding == Coding::bits ? 1 : 2;
 
  public:
-  explicit ThresholdPacker(const Levels& levels) {
+  explicit ThresholdPacker(const ThresholdMap& map) {
     for (int k = 0; k < count; ++k)
-      limits_[k] = part_of(levels.thresholds[falls ? count - k : k + 1]);
+      limits_[k] = part_of(map.thresholds[decreasing ? count - k : k + 1]);
   }
 
   // Returns whether a number is NaN.
@@ -115,7 +115,7 @@ class ThresholdPacker {
       for (int k = 0; k < count; ++k) masks[k] |= reached(numbers, limits_[k]) << p * part_size;
     }
     const std::uint32_t there = (std::uint32_t{1} << left) - 1;
-    for (std::uint32_t& mask : masks) mask = (falls ? ~mask : mask) & there;
+    for (std::uint32_t& mask : masks) mask = (decreasing ? ~mask : mask) & there;
     put<turn>(masks, to);
   }
 
@@ -129,7 +129,7 @@ class ThresholdPacker {
     std::uint32_t masks[count];
     for (int k = 0; k < count; ++k) {
       masks[k] = word_reached(numbers, limits_[k]);
-      if (falls) masks[k] = ~masks[k];
+      if (decreasing) masks[k] = ~masks[k];
     }
     const Words words = words_of(masks);
     store_word(to, words.first);
@@ -177,20 +177,20 @@ class ThresholdPacker {
 };
 
 template <int count, Coding coding>
-bool packed(const Levels& levels, const float* x, std::int64_t n, std::byte* to) {
-  return levels.falls ? ThresholdPacker<count, coding, true>(levels).write(x, n, to)
-                      : ThresholdPacker<count, coding, false>(levels).write(x, n, to);
+bool packed(const ThresholdMap& map, const float* x, std::int64_t n, std::byte* to) {
+  return map.decreasing ? ThresholdPacker<count, coding, true>(map).write(x, n, to)
+                        : ThresholdPacker<count, coding, false>(map).write(x, n, to);
 }
 
 template <Coding coding>
-bool two_bits(const Levels& levels, const float* x, std::int64_t n, std::byte* to) {
-  switch (levels.levels) {
+bool two_bits(const ThresholdMap& map, const float* x, std::int64_t n, std::byte* to) {
+  switch (map.index_count) {
     case 2:
-      return packed<1, coding>(levels, x, n, to);
+      return packed<1, coding>(map, x, n, to);
     case 3:
-      return packed<2, coding>(levels, x, n, to);
+      return packed<2, coding>(map, x, n, to);
     default:
-      return packed<3, coding>(levels, x, n, to);
+      return packed<3, coding>(map, x, n, to);
   }
 }
 

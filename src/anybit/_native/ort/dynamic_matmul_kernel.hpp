@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Product of two tensors with computed codes and scales, as a node of a session.
+// MatMul of two dynamically quantized tensors, as an ONNX Runtime kernel.
 #pragma once
 
 #include <memory>
