@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights with a scale per block after dynamic quantizers, against the quantized graph."""
 
+from itertools import pairwise
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -178,11 +180,91 @@ def test_nbits_after_dynamic_quantizers(bits, zeropts, bias, k):
     (layer,) = compiled.report.layers
     if bits == 8 and zeropts:  # 9 bits less the zero-points
         assert layer.guarantee is None
+        check_nbits_stay(model, compiled)
         return
     assert layer.guarantee == "bounded"
     x = np.random.default_rng(0).normal(size=(5, k)).astype(np.float32)
     expected, actual = anybit.load(model).run(x)["y"], compiled.run(x)["y"]
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def check_nbits_stay(model, compiled):
+    """Check that the node stays with its packed weights, and the bits with it."""
+    assert [node.op_type for node in compiled.model.graph][-1] == "MatMulNBits"
+    names = {initializer.name for initializer in model.graph.initializer}
+    assert {"b", "s"} <= names & set(compiled.model.graph.initializers)
+    depth = model.graph.input[0].type.tensor_type.shape.dim[-1].dim_value
+    x = np.random.default_rng(0).normal(size=(5, depth)).astype(np.float32)
+    expected, actual = anybit.load(model).run(x)["y"], compiled.run(x)["y"]
+    np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_nbits_with_a_stronger_guarantee_stay(bias):
+    model = make_dynamic_nbits(NBits(k=72, n=20), bias=bias)
+    check_nbits_stay(model, anybit.compile(model, guarantee="certified"))
+
+
+@pytest.mark.parametrize("scale", [3e38, 1e-42])
+def test_nbits_beyond_floats_stay(scale):
+    model = make_dynamic_nbits(NBits(k=72, n=20))
+    (scales,) = [x for x in model.graph.initializer if x.name == "s"]
+    values = numpy_helper.to_array(scales).copy()
+    values[0, 0] = scale
+    if scale < 1:
+        values[:] = scale
+    scales.CopyFrom(numpy_helper.from_array(values, "s"))
+    check_nbits_stay(model, anybit.compile(model))
+
+
+def insert_between(model, nodes, **constants):
+    """Put nodes that compute W between the dequantized weights `d` and the product."""
+    (product,) = [node for node in model.graph.node if node.op_type == "MatMul"]
+    at = list(model.graph.node).index(product)
+    product.input[1] = "W"
+    quantizer = helper.make_node("DequantizeLinear", ["c", "s"], ["d"], axis=0, block_size=32)
+    model.graph.node.insert(at, quantizer)
+    for offset, node in enumerate(nodes, 1):
+        model.graph.node.insert(at + offset, node)
+    random = np.random.default_rng(1)
+    constants = {name: np.array(value, np.int64) for name, value in constants.items()}
+    constants["c"] = random.integers(-8, 8, (64, 28)).astype(np.int8)
+    constants["s"] = random.uniform(0.1, 1, (2, 28)).astype(np.float32)
+    for name, value in constants.items():
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_slices_of_weights_may_count_axes_from_the_end(axis):
+    model = ir.to_proto(quantize(make_model(64), weights="int8"))
+    cut = helper.make_node("Slice", ["d", "start", "end", "axis"], ["W"])
+    insert_between(model, [cut], start=[8], end=[28], axis=[axis])
+    compiled = anybit.compile(model)
+    assert compiled.report.layers[0].guarantee == "bounded"
+    x = np.random.default_rng(1).normal(size=(5, 64)).astype(np.float32)
+    expected, actual = anybit.load(model).run(x)["y"], compiled.run(x)["y"]
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_slices_of_weights_that_depend_on_inputs_stay():
+    model = ir.to_proto(quantize(make_model(64), weights="int8"))
+    nodes = [
+        helper.make_node("Shape", ["x"], ["sizes"], start=1),
+        helper.make_node("Sub", ["sizes", "width"], ["start"]),
+        helper.make_node("Slice", ["d", "start", "end", "axis"], ["W"]),
+    ]
+    insert_between(model, nodes, width=[56], end=[28], axis=[1])
+    x = np.random.default_rng(1).normal(size=(5, 64)).astype(np.float32)
+    expected, actual = anybit.load(model).run(x)["y"], anybit.compile(model).run(x)["y"]
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_long_chains_of_movements_of_weights():
+    model = ir.to_proto(quantize(make_model(64, 28), weights="int8"))
+    names = ["d", *(f"t{i}" for i in range(1199)), "W"]
+    nodes = [helper.make_node("Transpose", [first], [second]) for first, second in pairwise(names)]
+    insert_between(model, nodes)
+    assert anybit.compile(model).report.layers[0].guarantee == "bounded"
 
 
 def test_nbits_that_round_their_input_again_stay():

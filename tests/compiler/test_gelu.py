@@ -92,6 +92,52 @@ def test_reorder_gelus_leaves_other_functions(last):
     assert list_factors(model) == before
 
 
+@pytest.mark.parametrize("divided", ["Div(root, s)", "Mul(s, root)", "Div(s, half)", "Div(s, x)"])
+def test_reorder_gelus_leaves_functions_that_round_tiny_numbers(divided):
+    """1 + erf(x) is 1 for subnormal x, where 0.5 x rounds, and 1 + erf(c x) may not be."""
+    text = f"{{s = MatMul(x, w) d = {divided} e = Erf(d) a = Add(e, one) {ORDERS[0]}}}"
+    model = ir.from_proto(onnx.parser.parse_model(HEAD + CONSTANTS + text))
+    before = list_factors(model)
+    reorder_gelus(model, {"s"})
+    assert list_factors(model) == before
+
+
+def test_reorder_gelus_keeps_shapes():
+    """Leave a constant with more axes than x: it makes the result larger."""
+    text = CONSTANTS.replace("float half", "float[1,1,1,1] half") + "{s = MatMul(x, w) " + GELU
+    proto = onnx.parser.parse_model(HEAD + text + ORDERS[0] + "}")
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+    before = list_factors(model)
+    reorder_gelus(model, {"s"})
+    assert list_factors(model) == before
+
+
+def test_gelus_of_exact_layers_beside_bounded_ones_stay():
+    random = np.random.default_rng(0)
+    text = "{s = MatMul(x, w) " + GELU + ORDERS[0] + " z = MatMul(x, v)}"
+    head = HEAD.replace("y)", "y, float[n,t,4] z)").replace("n,t", "n")
+    model = onnx.parser.parse_model(head + CONSTANTS + text)
+    for name, columns in (("w", 8), ("v", 4)):
+        weights = random.normal(size=(8, columns)).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
+    for node in model.graph.node:
+        node.name = node.output[0]
+    data = [{"x": random.normal(size=(4, 8)).astype(np.float32)} for _ in range(8)]
+    quantized = anybit.quantize(
+        model,
+        data,
+        weights="int8 power-of-two",
+        activations="uint8 power-of-two",
+        layers={"z": "int8/int8 dynamic"},
+    )
+    compiled = anybit.compile(quantized)
+    assert [x.guarantee for x in compiled.report.layers] == ["exact", "bounded"]
+    (erf,) = [node for node in compiled.model.graph if node.op_type == "Erf"]
+    (added,) = [node for node, _ in erf.outputs[0].uses()]
+    ((product, _),) = added.outputs[0].uses()
+    assert [value.name for value in product.inputs] == ["half", added.outputs[0].name]
+
+
 def test_reorder_gelus_leaves_floats_with_defined_bits():
     model = ir.from_proto(make(ORDERS[0]))
     before = list_factors(model)

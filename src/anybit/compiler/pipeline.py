@@ -21,7 +21,11 @@ from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.legalize import legalize
 from anybit.compiler.lower.lowerer import Lowerer
 from anybit.compiler.partition.partitioner import Partition, partition
-from anybit.compiler.prepare.dynamic_nbits import lift_dynamic_nbits
+from anybit.compiler.prepare.dynamic_nbits import (
+    LiftedProduct,
+    lift_dynamic_nbits,
+    restore_nbits,
+)
 from anybit.compiler.prepare.eligibility import explain_missing_quantizers, is_integer_only
 from anybit.compiler.prepare.flatten_rows import flatten_rows
 from anybit.compiler.prepare.heads import simplify_heads
@@ -42,7 +46,7 @@ from anybit.compiler.rewrite.dynamic_matmuls import (
     replace_dynamic_pairs,
 )
 from anybit.compiler.rewrite.float_weights import collect_integer_weights, store_integer_weights
-from anybit.compiler.rewrite.gelu import reorder_gelus
+from anybit.compiler.rewrite.gelu import list_dependents, reorder_gelus
 from anybit.compiler.rewrite.regions import replace_regions
 from anybit.compiler.selection import LeftRegion
 from anybit.compiler.timing import add_times
@@ -128,6 +132,7 @@ class Regions:
         partition: The partition that they are parts of.
         left: Regions that stay float32 because that is faster.
         pairs: Products of two tensors with computed scales, by their outputs.
+        lifted: Products in place of MatMulNBits nodes.
     """
 
     analyzed: AnalyzedModel
@@ -136,6 +141,7 @@ class Regions:
     partition: Partition
     left: tuple[LeftRegion, ...] = ()
     pairs: Mapping[str, DynamicPair] = field(default_factory=dict)
+    lifted: tuple[LiftedProduct, ...] = ()
 
     def without(self, left: Mapping[Region, LeftRegion]) -> "Regions":
         """Return the other regions; the layers of these stay float32."""
@@ -160,7 +166,7 @@ def find_regions(
         ranges: Values of inputs without quantizers, by name.
         progress: Called with the share that is done, from 0 to 1.
     """
-    lift_dynamic_nbits(model)
+    lifted = lift_dynamic_nbits(model)
     simplify_heads(model)
     replace_shuffles(model)
     split_fused(model)
@@ -183,7 +189,7 @@ def find_regions(
     if guarantee is Guarantee.BOUNDED:
         pairs = {str(pair.node.outputs[0].name): pair for pair in find_dynamic_pairs(model)}
     layers = collect_layers(analyzed, result, regions, pairs=pairs)
-    return Regions(analyzed, regions, layers, result, pairs=pairs)
+    return Regions(analyzed, regions, layers, result, pairs=pairs, lifted=lifted)
 
 
 def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: bool) -> CompiledModel:
@@ -198,8 +204,9 @@ def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: boo
         left=parts.left,
     )
     weights = collect_integer_weights(parts.analyzed.analysis)
-    bounded = _list_bounded(parts.regions)
+    bounded = list_dependents(model, _list_bounded(parts.regions))
     regions = replace_regions(model, parts.regions)
+    restore_nbits(model, parts.lifted)
     replace_dynamic_pairs(model, parts.pairs)
     reorder_gelus(model, bounded)
     make_runnable(model, quantized)
@@ -210,12 +217,12 @@ def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: boo
 
 
 def _list_bounded(regions: Iterable[Region]) -> set[str]:
-    """Return the names of the outputs of regions with bounded layers."""
+    """Return the names of the outputs of bounded layers."""
     return {
-        str(value.name)
+        layer.output
         for region in regions
-        if any(layer.guarantee is Guarantee.BOUNDED for layer in region.layers.values())
-        for value in region.outputs
+        for layer in region.layers.values()
+        if layer.guarantee is Guarantee.BOUNDED
     }
 
 

@@ -84,10 +84,10 @@ class BlockPacking {
   void write_block(std::int64_t channel, std::int64_t block, std::byte* to) const {
     const std::int64_t lane = channel % panel_channels, size = size_of(block);
     const std::int64_t steps = steps_of(size);
-    std::int32_t sum = 0;
+    std::uint32_t sum = 0;  // of zero-points: modulo 2^32, as sums of products
     for (std::int64_t i = 0; i < size; ++i) {
       const std::int64_t number = index(channel, block * block_ + i);
-      sum += static_cast<std::int32_t>(at_.lowest + number);
+      sum += static_cast<std::uint32_t>(at_.lowest + number);
       const std::int64_t step = i / bytes_together, group = step / 8;
       const std::int64_t in_group = std::min<std::int64_t>(8, steps - group * 8);
       put(to + group * group_vectors(8) * vector_bytes + lane * bytes_together + i % bytes_together,

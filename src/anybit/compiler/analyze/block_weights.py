@@ -61,7 +61,9 @@ def _find_weights(product: ProductAnalysis) -> BlockWeights | None:
     weight = get_input(product.node, layout.weight)
     try:
         parts = None if weight is None else _read(weight)
-        if parts is None or parts[0].ndim != _MATRIX:
+        if weight is None or parts is None or parts[0].ndim != _MATRIX:
+            return None
+        if weight.shape is None or weight.shape.numpy() != parts[0].shape:
             return None
         codes, scales = (layout.canonical(part)[0, ..., 0] for part in parts)
     except (Inexpressible, ModelError, Mismatch, ValueError):  # analyses and runtimes report it
@@ -81,21 +83,33 @@ def _read(value: ir.Value) -> tuple[Array, Array] | None:
         ModelError: They are invalid.
         ValueError: Its values are not on the grid of its quantizer.
     """
-    node = value.producer()
-    x = None if node is None else get_input(node, 0)
-    if node is None or x is None:
-        return None
+    moves: list[Callable[[Array], Array]] = []
+    while (node := value.producer()) is not None:
+        move, x = _find_move(node, value), get_input(node, 0)
+        if move is None or x is None:
+            break
+        moves.append(move)
+        value = x
+    parts = None if node is None else _read_quantizer(node)
+    for move in reversed(moves):
+        parts = None if parts is None else (move(parts[0]), move(parts[1]))
+    return parts
+
+
+def _read_quantizer(node: ir.Node) -> tuple[Array, Array] | None:
+    """Return the codes of the results of a node, and their scales; None for other nodes.
+
+    Raises:
+        Inexpressible, ModelError, ValueError: As for `_read`.
+    """
     if is_dequantize(node):
-        if not is_constant(x):
+        x = get_input(node, 0)
+        if x is None or not is_constant(x):
             return None
         grid = read_scaling(node, get_dtype(x), blocks=True).grid
         return _split(grid, read_array(x)) if isinstance(grid, IntegerGrid) else None
     own = find_own_quantizer(node)
-    if own is not None:
-        return _quantize(own)
-    move = _find_move(node, value)
-    parts = None if move is None else _read(x)
-    return None if move is None or parts is None else (move(parts[0]), move(parts[1]))
+    return None if own is None else _quantize(own)
 
 
 def _quantize(own: OwnQuantizer) -> tuple[Array, Array] | None:
@@ -130,11 +144,16 @@ def _find_move(node: ir.Node, y: ir.Value) -> Callable[[Array], Array] | None:
         return lambda x: x.reshape([int(str(size)) for size in y.shape or ()])
     if node.op_type != "Slice":
         return None
+    if not all(part is None or is_constant(part) for part in node.inputs[1:]):
+        return None
     parts = [None if part is None else read_array(part).tolist() for part in node.inputs[1:]]
     starts, ends, axes, steps = (*parts, None, None)[:4]
     if starts is None or ends is None or any(step != 1 for step in steps or ()):
         return None
-    ranges = dict(
-        zip(axes or range(len(starts)), map(slice, starts, ends), strict=True),
-    )
-    return lambda x: x[tuple(ranges.get(axis, slice(None)) for axis in range(x.ndim))]
+    ranges = dict(zip(axes or range(len(starts)), map(slice, starts, ends), strict=True))
+
+    def cut(x: Array) -> Array:
+        own = {axis % x.ndim: part for axis, part in ranges.items()}
+        return x[tuple(own.get(axis, slice(None)) for axis in range(x.ndim))]
+
+    return cut

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """ONNX Runtime's MatMulNBits on codes with computed scales, as a MatMul of quantized weights."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit.compiler.dynamic_quantizers import find_dynamic_quantizer
 from anybit.onnx.analysis.view import get_input
@@ -16,24 +20,80 @@ from anybit.onnx.quantizers.grids import Inexpressible
 _FLOAT = ir.DataType.FLOAT
 
 
-def lift_dynamic_nbits(model: ir.Model) -> None:
+@dataclass(frozen=True, eq=False)
+class LiftedProduct:
+    """A MatMulNBits, and the nodes in its place.
+
+    Attributes:
+        node: The MatMulNBits, which is no longer in the graph.
+        inputs: Its inputs.
+        tensors: Those of constant inputs.
+        product: The MatMul.
+        added: The Add of its bias; None without one.
+    """
+
+    node: ir.Node
+    inputs: tuple[ir.Value | None, ...]
+    tensors: tuple[ir.TensorProtocol | None, ...]
+    product: ir.Node
+    added: ir.Node | None
+
+
+def lift_dynamic_nbits(model: ir.Model) -> tuple[LiftedProduct, ...]:
     """Replace each MatMulNBits that reads a quantizer with a computed scale, in place.
 
     A DequantizeLinear of int8 codes with a scale per block, MatMul and perhaps Add take its place.
     Nodes that may round their input again stay, as do those on floats.
     """
     editor, nodes = Editor(model), [node for node in model.graph if is_nbits(node)]
+    lifted: list[LiftedProduct] = []
     for node in nodes:
         if not _reads_dynamic_codes(node):
             continue
         try:
             packed = read_packed_weight(node)
             if not packed.difference and packed.dtype == _FLOAT:
-                _replace(node, packed, editor)
-        except Inexpressible:  # it runs as it is
+                lifted.append(_replace(node, packed, editor))
+        except (Inexpressible, ValueError):  # it runs as it is
             continue
     if nodes:
         InferShapes()(model)
+    return tuple(lifted)
+
+
+def restore_nbits(model: ir.Model, lifted: Iterable[LiftedProduct]) -> None:
+    """Put the MatMulNBits back whose products no region computes, in place."""
+    editor, restored = Editor(model), 0
+    for at in lifted:
+        if at.product.graph is None:
+            continue
+        y, last = at.product.outputs[0], at.product
+        inputs = (require_input(last, A), *at.inputs[1:])
+        if at.added is not None and at.added.graph is not None and at.added.inputs[0] is y:
+            last = at.added
+        elif at.added is not None:  # nodes were inserted between: these add the bias
+            inputs = inputs[:BIAS]
+        for value, tensor in zip(inputs[1:], at.tensors[1:], strict=False):
+            if value is not None and tensor is not None:
+                _add_back(value, tensor, model, editor)
+        result = editor.insert_copy(
+            last, at.node, inputs, like=last.outputs[0], dtype=_FLOAT, name=str(at.node.name)
+        )
+        editor.replace(last, result)
+        restored += 1
+    if restored:
+        RemoveUnusedNodesPass()(model)
+
+
+def _add_back(value: ir.Value, tensor: ir.TensorProtocol, model: ir.Model, editor: Editor) -> None:
+    """Add a constant to the graph again if it was removed from it."""
+    initializers = model.graph.initializers
+    if initializers.get(str(value.name)) is value:
+        return
+    if value.name in initializers:
+        value.name = editor.unique(value.name)
+    value.const_value = tensor
+    model.graph.register_initializer(value)
 
 
 def _reads_dynamic_codes(node: ir.Node) -> bool:
@@ -42,11 +102,12 @@ def _reads_dynamic_codes(node: ir.Node) -> bool:
     return producer is not None and find_dynamic_quantizer(producer) is not None
 
 
-def _replace(node: ir.Node, packed: PackedWeight, editor: Editor) -> None:
+def _replace(node: ir.Node, packed: PackedWeight, editor: Editor) -> LiftedProduct:
     """Replace a node.
 
     Raises:
         Inexpressible: The weights are not integers of 8 bits.
+        ValueError: Their values overflow float32.
     """
     grid, values = packed.weight(node)
     codes = grid.encode(values, np.int32) - grid.zeropt
@@ -76,7 +137,10 @@ def _replace(node: ir.Node, packed: PackedWeight, editor: Editor) -> None:
     product, bias = result.producer(), get_input(node, BIAS)
     if bias is not None:
         result = editor.insert(node, "Add", [result, bias], f"{name}_sum", like=y, dtype=_FLOAT)
-    label = node.name
+    inputs, last = tuple(node.inputs), result.producer()
+    tensors = tuple(value.const_value if value is not None else None for value in inputs)
     editor.replace(node, result)
-    if product is not None:
-        product.name = label
+    if product is None:
+        raise RuntimeError("an inserted value has a producer")
+    product.name = node.name
+    return LiftedProduct(node, inputs, tensors, product, None if bias is None else last)

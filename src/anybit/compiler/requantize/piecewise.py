@@ -41,6 +41,8 @@ _BUCKET_BITS = 11
 _MOST_DISTANCE = 2**23 - 1
 """Most accumulators that kernels divide into these buckets."""
 
+_LARGEST = 2**31 - 1
+
 _MOST_SEARCHED = 64
 """One of this many buckets may need a search."""
 
@@ -120,20 +122,10 @@ class PiecewiseConstant:
         They divide the reach before, and after, the lowest index into buckets, and search the
         pieces where a bucket has several steps, or one that is not 1 away from the lowest index.
         """
-        return all(self._is_fast(channel) for channel in range(self.channels))
-
-    def _is_fast(self, channel: int) -> bool:
-        own = self.channel == channel
-        first, index = self.first[own], self.index[own]
-        if len(first) == 1:
-            return True
-        length = np.append(np.diff(first), 0)  # the last piece counts if no other is as low
-        lowest = np.flatnonzero(index == index.min())
-        pivot = min(lowest[np.argmax(length[lowest])] + 1, len(first) - 1)
-        before, after = first[pivot] - first[1:pivot], first[pivot + 1 :] - first[pivot]
-        steps = np.diff(index)
-        return _has_few_searched(before[::-1], -steps[: pivot - 1][::-1]) and _has_few_searched(
-            after, steps[pivot:]
+        ends = np.cumsum(self.counts).tolist()
+        return all(
+            _is_fast(self.first[start:end], self.index[start:end])
+            for start, end in zip([0, *ends], ends, strict=False)
         )
 
     def __call__(self, points: Array) -> Array:
@@ -240,6 +232,21 @@ class IndexBounds:
             for start in range(0, len(first), size)
         ]
         return [np.concatenate(arrays)[row, at.channel] for arrays in zip(*parts, strict=True)]
+
+
+def _is_fast(first: Array, index: Array) -> bool:
+    """Return whether kernels look most accumulators of a channel up, by its pieces."""
+    if len(first) == 1:
+        return True
+    # The first piece has no start. The last one is the lowest if no other is as low.
+    length = np.concatenate([[_LARGEST], np.diff(first[1:]), [0]])
+    lowest = np.flatnonzero(index == index.min())
+    pivot = min(lowest[np.argmax(length[lowest])] + 1, len(first) - 1)
+    before, after = first[pivot] - first[1:pivot], first[pivot + 1 :] - first[pivot]
+    steps = np.diff(index)
+    return _has_few_searched(before[::-1], -steps[: pivot - 1][::-1]) and _has_few_searched(
+        after, steps[pivot:]
+    )
 
 
 def _has_few_searched(distance: Array, step: Array) -> bool:

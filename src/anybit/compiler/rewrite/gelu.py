@@ -6,19 +6,30 @@ PyTorch exports x * (0.5 * (1 + erf(x / sqrt 2))), five passes over the tensor. 
 whose half is exact, and where 0.5 * x rounds, x is so small that 1 + erf is 1.
 
 A session with default options rounds the fused function in another order. So only GELUs of floats
-without defined bits are changed: those after bounded layers.
+without defined bits are changed: those that depend on bounded layers.
 """
 
 from collections.abc import Collection
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.op_traits import is_onnx_op
 
 _HALF, _ONE = 0.5, 1.0
 _VIEWS = "Reshape", "Transpose"
+
+
+def list_dependents(model: ir.Model, outputs: Collection[str]) -> set[str]:
+    """Return the names of some values of the graph, and of those computed from them."""
+    names = set(outputs)
+    for node in model.graph:
+        if any(value is not None and value.name in names for value in node.inputs):
+            names.update(str(value.name) for value in node.outputs)
+    return names
 
 
 def reorder_gelus(model: ir.Model, bounded: Collection[str]) -> None:
@@ -49,24 +60,38 @@ def _match(node: ir.Node) -> tuple[ir.Value, ir.Value, ir.Value] | None:
     if node.domain or node.op_type != "Mul":
         return None
     for x, scaled in (node.inputs, reversed(node.inputs)):
-        inner = _split(scaled, "Mul", _HALF)
-        if x is None or x.dtype != ir.DataType.FLOAT or inner is None:
+        if x is None or x.dtype != ir.DataType.FLOAT or x.shape is None:
             continue
-        added, half = inner
-        outer = _split(added, "Add", _ONE)
+        inner = _split(scaled, "Mul", _HALF, len(x.shape))
+        outer = None if inner is None else _split(inner[0], "Add", _ONE, len(x.shape))
         erf = None if outer is None else outer[0].producer()
-        if erf is None or erf.domain or erf.op_type != "Erf":
+        if inner is None or erf is None or not is_onnx_op(erf, "Erf"):
             continue
         divided = None if erf.inputs[0] is None else erf.inputs[0].producer()
-        if divided is not None and not divided.domain and divided.op_type in ("Div", "Mul"):
-            return (x, half, added) if x in divided.inputs else None
+        if divided is not None and _divides(divided, x):
+            added, half = inner
+            return x, half, added
     return None
 
 
+def _divides(node: ir.Node, x: ir.Value) -> bool:
+    """Return whether a node computes x / c, |c| >= 1: then 1 + erf(x / c) is 1 for tiny x."""
+    if not is_onnx_op(node, "Div", "Mul") or x not in node.inputs:
+        return False
+    (c,) = [value for value in node.inputs if value is not x] or [None]
+    if c is None or not is_constant(c) or (node.op_type == "Div" and node.inputs[0] is not x):
+        return False
+    size = np.abs(read_array(c))
+    return bool(np.all(size >= 1) if node.op_type == "Div" else np.all(size <= 1))
+
+
 def _split(
-    value: ir.Value | None, operator: str, number: float
+    value: ir.Value | None, operator: str, number: float, rank: int
 ) -> tuple[ir.Value, ir.Value] | None:
-    """Return the variable and the constant operand of an operation with a number."""
+    """Return the variable and the constant operand of an operation with a number.
+
+    The constant has at most `rank` axes: more would change the shape of the result.
+    """
     node = None if value is None else value.producer()
     if node is None or node.domain or node.op_type != operator:
         return None
@@ -74,7 +99,7 @@ def _split(
         if first is None or second is None or not is_constant(second):
             continue
         array = read_array(second)
-        if array.size == 1 and array.item() == number:
+        if array.size == 1 and array.ndim <= rank and array.item() == number:
             return first, second
     return None
 

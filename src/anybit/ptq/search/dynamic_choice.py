@@ -4,7 +4,8 @@
 Both are searched for all layers. Dynamic scales replace static ones where the noise of the layers
 on confirmation samples falls by a factor, and static scales have much noise. They cost time: the
 range of each row, and floats between layers. So all layers stay static unless dynamic scales raise
-the SQNR of the whole network on the ablation samples, too.
+the SQNR of the whole network on the ablation samples, too. Dynamic scales in all layers are the
+last candidate.
 """
 
 import itertools
