@@ -91,7 +91,7 @@ def _add_back(value: ir.Value, tensor: ir.TensorProtocol, model: ir.Model, edito
     if initializers.get(str(value.name)) is value:
         return
     if value.name in initializers:
-        value.name = editor.unique(value.name)
+        value.name = editor.unique(str(value.name))
     value.const_value = tensor
     model.graph.register_initializer(value)
 
