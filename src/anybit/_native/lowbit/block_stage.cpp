@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "block_layout.hpp"
 #include "damage.hpp"
 #include "dynamic_scale.hpp"
 #include "packed_weights.hpp"
@@ -20,8 +21,6 @@ std::int64_t steps_of(std::int64_t channels) { return (channels + 15) / 16 * 4; 
 
 // Bits of the planes that indices are stored in.
 int stored_bits(std::int64_t bits) { return bits == 7 ? 8 : static_cast<int>(bits); }
-
-int low_plane(int bits) { return bits >= 8 ? 8 : bits >= 4 ? 4 : bits >= 2 ? 2 : 1; }
 
 // Packs weights: per group of panels, block and panel groups of 8 steps, perhaps one of 4, planes
 // of bits in turn; then the scales, and the sums of the weights if there are zero-points.
@@ -63,15 +62,9 @@ class BlockPacking {
   }
 
  private:
-  std::int64_t group_vectors(std::int64_t steps) const {
-    std::int64_t vectors = 0;
-    for (int bits = bits_; bits > 0; bits -= low_plane(bits))
-      vectors += (low_plane(bits) * steps + 7) / 8;
-    return vectors;
-  }
   std::int64_t weight_vectors(std::int64_t block) const {
     const std::int64_t steps = steps_of(size_of(block));
-    return steps / 8 * group_vectors(8) + (steps % 8 != 0 ? group_vectors(4) : 0);
+    return steps / 8 * group_vectors(bits_, 8) + (steps % 8 != 0 ? group_vectors(bits_, 4) : 0);
   }
 
   std::int64_t index(std::int64_t channel, std::int64_t place) const {
@@ -83,15 +76,15 @@ class BlockPacking {
 
   void write_block(std::int64_t channel, std::int64_t block, std::byte* to) const {
     const std::int64_t lane = channel % panel_channels, size = size_of(block);
-    const std::int64_t steps = steps_of(size);
+    const std::int64_t steps = steps_of(size), group_bytes = group_vectors(bits_, 8) * vector_bytes;
     std::uint32_t sum = 0;  // of zero-points: modulo 2^32, as sums of products
     for (std::int64_t i = 0; i < size; ++i) {
       const std::int64_t number = index(channel, block * block_ + i);
       sum += static_cast<std::uint32_t>(at_.lowest + number);
       const std::int64_t step = i / bytes_together, group = step / 8;
-      const std::int64_t in_group = std::min<std::int64_t>(8, steps - group * 8);
-      put(to + group * group_vectors(8) * vector_bytes + lane * bytes_together + i % bytes_together,
-          step % 8, in_group, number);
+      const auto in_group = static_cast<int>(std::min<std::int64_t>(8, steps - group * 8));
+      put(to + group * group_bytes + lane * bytes_together + i % bytes_together, step % 8, in_group,
+          number);
     }
     std::byte* const scales = to + weight_vectors(block) * vector_bytes + lane * 4;
     std::memcpy(scales, &at_.scales[static_cast<std::size_t>(channel * blocks_ + block)], 4);
@@ -99,12 +92,12 @@ class BlockPacking {
   }
 
   // Puts the bits of an index into the planes of a group.
-  void put(std::byte* to, std::int64_t step, std::int64_t steps, std::int64_t number) const {
+  void put(std::byte* to, std::int64_t step, int steps, std::int64_t number) const {
     for (int bits = bits_; bits > 0;) {
       const int plane = low_plane(bits), phases = 8 / plane;
       const auto part = static_cast<unsigned>(number) & ((1u << plane) - 1);
       to[step / phases * vector_bytes] |= static_cast<std::byte>(part << step % phases * plane);
-      to += (plane * steps + 7) / 8 * vector_bytes;
+      to += plane_vectors(plane, steps) * vector_bytes;
       number >>= plane, bits -= plane;
     }
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums over blocks of channels: exact in 32 bits within a block, then scaled and added in float32.
 #pragma once
+#include "_native/lowbit/block_layout.hpp"
 #include "_native/lowbit/lanes.hpp"
 #include "_native/lowbit/product_kernels.hpp"
 #include "instructions.hpp"
@@ -60,17 +61,6 @@ template <int from, int bits, int to, class Vector>
   const UnsignedShortRegister masks = UnsignedShortRegister{} + std::uint16_t(mask << 8 | mask);
   if constexpr (from >= to) return Vector((halves >> (from - to)) & masks);
   else return Vector((halves << (to - from)) & masks);
-}
-
-// Vectors of a plane of some bits for a group of steps.
-constexpr int plane_vectors(int bits, int steps) { return (bits * steps + 7) / 8; }
-
-constexpr int low_plane(int bits) { return bits >= 8 ? 8 : bits >= 4 ? 4 : bits >= 2 ? 2 : 1; }
-
-constexpr int group_vectors(int bits, int steps) {
-  int vectors = 0;
-  for (; bits > 0; bits -= low_plane(bits)) vectors += plane_vectors(low_plane(bits), steps);
-  return vectors;
 }
 
 // The indices of weights of a step in a group of `steps`; `load(v)` returns vector v.
