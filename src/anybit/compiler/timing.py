@@ -20,9 +20,13 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from anybit._native import num_threads, set_num_threads
 from anybit.compiler.compiled import CompiledModel
 from anybit.compiler.layer import CompiledLayer
-from anybit.compiler.program.float_arrays import READS_FLOATS, writes_floats
+from anybit.compiler.program.float_arrays import (
+    list_float_sources,
+    list_tensor_sources,
+    writes_floats,
+)
 from anybit.compiler.program.network import Network
-from anybit.compiler.program.program import BlockProduct, Program
+from anybit.compiler.program.program import Program
 from anybit.compiler.report import Report, Seconds, Speed
 from anybit.data.random_inputs import generate_random_inputs
 from anybit.errors import ModelError
@@ -113,11 +117,8 @@ def _assign_instructions(program: Program, names: Mapping[int, str]) -> dict[int
     inputs = len(program.inputs)
     layers = {}
     for number, instruction in enumerate(program.instructions):
-        fields = vars(instruction).keys() & {"source", "first", "second", "scale", "zero"}
-        fields -= {"zero"} if isinstance(instruction, BlockProduct) else set()  # of floats
-        read = {getattr(instruction, name) for name in fields}
-        if isinstance(instruction, READS_FLOATS):
-            read = {inputs - 1 - number for number in read if number >= inputs}
+        floats = [number for number in list_float_sources(instruction) if number >= inputs]
+        read = {*list_tensor_sources(instruction), *(inputs - 1 - number for number in floats)}
         read &= writers.keys()
         last = max((writers[tensor] for tensor in read), key=order.__getitem__, default="")
         name = names.get(number, last)

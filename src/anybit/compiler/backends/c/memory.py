@@ -10,7 +10,7 @@ from anybit.compiler.backends.c.layers import Layer
 from anybit.compiler.backends.c.literals import parenthesize
 from anybit.compiler.backends.c.types import CType, StoredTensor
 from anybit.compiler.program import program as p
-from anybit.compiler.program.float_arrays import writes_floats
+from anybit.compiler.program.float_arrays import list_tensor_sources, writes_floats
 
 Step = tuple[p.Instruction, Layer]
 """An instruction and its function."""
@@ -74,7 +74,7 @@ def plan_memory(
     """Place tensors by their liveness; a target may overwrite what its function has read."""
     spans: dict[int, list[int]] = {}
     for place, (at, _) in enumerate(steps):
-        for tensor in (*list_sources(at), *list_targets(at)):
+        for tensor in (*list_tensor_sources(at), *list_targets(at)):
             if roots[tensor] not in outside:
                 spans.setdefault(roots[tensor], []).append(place)
     slots: dict[int | str, int] = {}
@@ -90,7 +90,7 @@ def plan_memory(
         if layer.distance is None or not list_targets(at):
             continue
         target = slots.get(roots[at.target])
-        for tensor in list_sources(at):
+        for tensor in list_tensor_sources(at):
             source = slots.get(roots[tensor])
             if source is None or target is None:
                 continue
@@ -103,21 +103,6 @@ def plan_memory(
 def _may_alias(first: CType, second: CType) -> bool:
     """Return whether C lets elements of two types share memory: of equal ones, and of bytes."""
     return first is second or min(first.size, second.size) == 1
-
-
-def list_sources(at: p.Instruction) -> tuple[int, ...]:
-    """Return the tensors that an instruction reads."""
-    match at:
-        case p.Quantize() | p.Elementwise() | p.Softmax() | p.LayerNorm() | p.SpatialMean():
-            return ()
-        case p.DynamicScale() | p.DynamicZero() | p.DynamicQuantize():
-            return ()
-        case p.Combine() | p.Add() | p.Multiply() | p.MatMul():
-            return at.first, at.second
-        case p.Product() | p.MaxPool() | p.Lookup() | p.Gather() | p.Reshape() | p.Dequantize():
-            return (at.source,)
-        case p.BlockProduct():
-            return (at.source,)
 
 
 def list_targets(at: p.Instruction) -> tuple[int, ...]:

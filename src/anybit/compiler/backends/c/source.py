@@ -17,7 +17,6 @@ from anybit.compiler.backends.c.memory import (
     MemoryPlan,
     Step,
     find_roots,
-    list_sources,
     list_targets,
     plan_memory,
 )
@@ -28,6 +27,7 @@ from anybit.compiler.backends.c.templates import read_version, render
 from anybit.compiler.backends.c.types import StoredTensor, find_type, store_tensor
 from anybit.compiler.backends.integer_epilogues import make_integer_epilogues
 from anybit.compiler.program import program as p
+from anybit.compiler.program.float_arrays import list_tensor_sources
 from anybit.compiler.program.network import Network
 from anybit.errors import ModelError
 from anybit.text import format_count
@@ -231,7 +231,7 @@ class _Emission:
         return {file: wrap_lines(text) + "\n" for file, text in files.items()}
 
     def _call(self, at: p.Instruction, layer: Layer, start: str, memory: MemoryPlan) -> str:
-        arguments = [memory.point(tensor) for tensor in list_sources(at)]
+        arguments = [memory.point(tensor) for tensor in list_tensor_sources(at)]
         if isinstance(at, p.Quantize):
             arguments = [self.ports.get_input(at.source)]
         targets = list_targets(at)
