@@ -63,7 +63,10 @@ def select_dynamic_scales(
     ]
     before = builder.measure_ablation(plan) if chosen else None
     best, ratio = plan, before
-    for tried in (_replace_specs(plan, chosen, dynamic), everywhere):
+    candidates = [everywhere]
+    if len(chosen) < sum(map(len, groups)):
+        candidates.insert(0, _replace_specs(plan, chosen, dynamic))
+    for tried in candidates:
         after = None if ratio is None else builder.measure_ablation(tried)
         if ratio is not None and after is not None and after >= ratio + config.least_network_gain:
             best, ratio = tried, after
