@@ -37,6 +37,11 @@ _FIRST_SOFTMAX_OF_AN_AXIS = 13
 """The opset from which a Softmax has one axis."""
 
 
+def is_matrix_product(node: ir.Node) -> bool:
+    """Return whether a node is a MatMul, of floats or of codes."""
+    return is_onnx_op(node, "MatMul", "MatMulInteger")
+
+
 def get_varying_inputs(node: ir.Node) -> list[ir.Value]:
     """Return the distinct inputs that are not constant."""
     return list(dict.fromkeys(v for v in node.inputs if v is not None and not is_constant(v)))

@@ -15,6 +15,7 @@ from anybit.onnx.analysis.view import get_input
 from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import get_dtype, is_dequantize, read_scaling
 from anybit.onnx.quantizers.quantizer import OwnQuantizer, find_own_quantizer
@@ -60,10 +61,10 @@ def _find_weights(product: ProductAnalysis) -> BlockWeights | None:
         return None
     weight = get_input(product.node, layout.weight)
     try:
-        parts = None if weight is None else _read(weight)
-        if weight is None or parts is None or parts[0].ndim != _MATRIX:
+        if weight is None or weight.shape is None or len(weight.shape) != _MATRIX:
             return None
-        if weight.shape is None or weight.shape.numpy() != parts[0].shape:
+        parts = _read(weight)
+        if parts is None or parts[0].shape != tuple(weight.shape):
             return None
         codes, scales = (layout.canonical(part)[0, ..., 0] for part in parts)
     except (Inexpressible, ModelError, Mismatch, ValueError):  # analyses and runtimes report it
@@ -136,15 +137,12 @@ def _split(grid: IntegerGrid, codes: Array) -> tuple[Array, Array] | None:
 
 def _find_move(node: ir.Node, y: ir.Value) -> Callable[[Array], Array] | None:
     """Return the data movement of a node with constants; None for other nodes."""
-    if node.domain:
-        return None
-    if node.op_type == "Transpose":
+    if is_onnx_op(node, "Transpose"):
         return lambda x: x.transpose(get_attribute(node, "perm", ()) or None)
-    if node.op_type == "Reshape" and y.shape is not None and y.shape.is_static():
+    if is_onnx_op(node, "Reshape") and y.shape is not None and y.shape.is_static():
         return lambda x: x.reshape([int(str(size)) for size in y.shape or ()])
-    if node.op_type != "Slice":
-        return None
-    if not all(part is None or is_constant(part) for part in node.inputs[1:]):
+    constant = all(part is None or is_constant(part) for part in node.inputs[1:])
+    if not is_onnx_op(node, "Slice") or not constant:
         return None
     parts = [None if part is None else read_array(part).tolist() for part in node.inputs[1:]]
     starts, ends, axes, steps = (*parts, None, None)[:4]

@@ -11,7 +11,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from anybit.compiler.dynamic_quantizers import find_dynamic_quantizer
 from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.require import require_input
+from anybit.onnx.graph.require import require_input, require_producer
 from anybit.onnx.graph.shapes import record_shape
 from anybit.onnx.passes import InferShapes
 from anybit.onnx.qdq.packed_weights import BIAS, A, PackedWeight, is_nbits, read_packed_weight
@@ -56,7 +56,7 @@ def lift_dynamic_nbits(model: ir.Model) -> tuple[LiftedProduct, ...]:
                 lifted.append(_replace(node, packed, editor))
         except (Inexpressible, ValueError):  # it runs as it is
             continue
-    if nodes:
+    if lifted:
         InferShapes()(model)
     return tuple(lifted)
 
@@ -134,13 +134,11 @@ def _replace(node: ir.Node, packed: PackedWeight, editor: Editor) -> LiftedProdu
     record_shape(weight, ir.Shape(flat.shape))
     x = require_input(node, A)
     result = editor.insert(node, "MatMul", [x, weight], f"{name}_product", like=y, dtype=_FLOAT)
-    product, bias = result.producer(), get_input(node, BIAS)
+    product, bias = require_producer(result), get_input(node, BIAS)
     if bias is not None:
         result = editor.insert(node, "Add", [result, bias], f"{name}_sum", like=y, dtype=_FLOAT)
-    inputs, last = tuple(node.inputs), result.producer()
+    inputs, last = tuple(node.inputs), require_producer(result)
     tensors = tuple(value.const_value if value is not None else None for value in inputs)
     editor.replace(node, result)
-    if product is None:
-        raise RuntimeError("an inserted value has a producer")
     product.name = node.name
     return LiftedProduct(node, inputs, tensors, product, None if bias is None else last)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.compiler.dynamic_quantizers import find_dynamic_quantizer
-from anybit.compiler.operators import find_constant_axes
+from anybit.compiler.operators import find_constant_axes, is_matrix_product
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import SOURCE_NAME_KEY
@@ -78,7 +78,7 @@ class _Flattening:
             if anchor is not None:
                 self._anchors[node.outputs[0]] = anchor
                 self._nodes.append(node)
-                if _is_product(node) and node.inputs[0] in quantized:
+                if is_matrix_product(node) and node.inputs[0] in quantized:
                     self._seeds.add(node)
 
     def rewrite(self) -> bool:
@@ -169,7 +169,7 @@ class _Flattening:
         return None if sizes is None else sizes[:-1]
 
     def _treats_positions_alike(self, node: ir.Node, rank: int) -> bool:
-        if _is_product(node):
+        if is_matrix_product(node):
             weight = node.inputs[1]
             is_matrix = weight is not None and weight.shape is not None and len(weight.shape) == 2
             return is_matrix and self._is_constant(weight)  # type: ignore[arg-type]
@@ -184,7 +184,7 @@ class _Flattening:
         constants = [v for v in node.inputs if v is not None and self._is_constant(v)]
         if _is_reduction(node):
             return get_reduced_axes(node, rank) == (rank - 1,)
-        if _is_product(node):
+        if is_matrix_product(node):
             return True
         return all(
             self._is_single(value)
@@ -268,10 +268,6 @@ class _Flattening:
 
 
 _BOUNDS = {"start": 0, "end": -1}
-
-
-def _is_product(node: ir.Node) -> bool:
-    return is_onnx_op(node, "MatMul", "MatMulInteger")
 
 
 def _find_casts(codes: ir.Value) -> set[ir.Node]:

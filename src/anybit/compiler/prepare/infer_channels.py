@@ -7,6 +7,7 @@ attention. Where a matrix of K rows multiplies them, there are K of them, or the
 
 import onnx_ir as ir
 
+from anybit.compiler.operators import is_matrix_product
 from anybit.onnx.graph.shapes import (
     get_inferred_shape,
     get_named_sizes,
@@ -15,14 +16,12 @@ from anybit.onnx.graph.shapes import (
     record_shape,
 )
 
-_PRODUCTS = ("MatMul", "MatMulInteger")
-
 
 def infer_channels(model: ir.Model) -> None:
     """Replace names of sizes by the numbers of rows of the matrices that multiply them."""
     sizes: dict[str, int] = {}
     for node in model.graph:
-        if node.domain == "" and node.op_type in _PRODUCTS:
+        if is_matrix_product(node):
             sizes.update(_find_channels(node, model))
     if not sizes:
         return

@@ -20,7 +20,6 @@ from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.op_traits import is_onnx_op
 
 _HALF, _ONE = 0.5, 1.0
-_VIEWS = "Reshape", "Transpose"
 
 
 def list_dependents(model: ir.Model, outputs: Collection[str]) -> set[str]:
@@ -42,7 +41,7 @@ def reorder_gelus(model: ir.Model, bounded: Collection[str]) -> None:
     editor, count = Editor(model), 0
     for node in list(model.graph):
         parts = _match(node)
-        if parts is None or not _reshapes(parts[0], bounded):
+        if parts is None or parts[0].name not in bounded:
             continue
         x, half, added = parts
         scaled = editor.insert(
@@ -57,7 +56,7 @@ def reorder_gelus(model: ir.Model, bounded: Collection[str]) -> None:
 
 def _match(node: ir.Node) -> tuple[ir.Value, ir.Value, ir.Value] | None:
     """Return x, the constant 0.5 and 1 + erf(x / c) of x * (0.5 * (1 + erf(x / c)))."""
-    if node.domain or node.op_type != "Mul":
+    if not is_onnx_op(node, "Mul"):
         return None
     for x, scaled in (node.inputs, reversed(node.inputs)):
         if x is None or x.dtype != ir.DataType.FLOAT or x.shape is None:
@@ -65,16 +64,16 @@ def _match(node: ir.Node) -> tuple[ir.Value, ir.Value, ir.Value] | None:
         inner = _split(scaled, "Mul", _HALF, len(x.shape))
         outer = None if inner is None else _split(inner[0], "Add", _ONE, len(x.shape))
         erf = None if outer is None else outer[0].producer()
-        if inner is None or erf is None or not is_onnx_op(erf, "Erf"):
+        if inner is None or not is_onnx_op(erf, "Erf"):
             continue
         divided = None if erf.inputs[0] is None else erf.inputs[0].producer()
-        if divided is not None and _divides(divided, x):
+        if _divides(divided, x):
             added, half = inner
             return x, half, added
     return None
 
 
-def _divides(node: ir.Node, x: ir.Value) -> bool:
+def _divides(node: ir.Node | None, x: ir.Value) -> bool:
     """Return whether a node computes x / c, |c| >= 1: then 1 + erf(x / c) is 1 for tiny x."""
     if not is_onnx_op(node, "Div", "Mul") or x not in node.inputs:
         return False
@@ -93,7 +92,7 @@ def _split(
     The constant has at most `rank` axes: more would change the shape of the result.
     """
     node = None if value is None else value.producer()
-    if node is None or node.domain or node.op_type != operator:
+    if not is_onnx_op(node, operator):
         return None
     for first, second in (node.inputs, reversed(node.inputs)):
         if first is None or second is None or not is_constant(second):
@@ -102,15 +101,3 @@ def _split(
         if array.size == 1 and array.ndim <= rank and array.item() == number:
             return first, second
     return None
-
-
-def _reshapes(value: ir.Value | None, names: Collection[str]) -> bool:
-    """Return whether a value moves the numbers of a value with one of the names."""
-    while value is not None:
-        if value.name in names:
-            return True
-        node = value.producer()
-        if node is None or node.domain or node.op_type not in _VIEWS:
-            return False
-        value = node.inputs[0]
-    return False
