@@ -20,12 +20,12 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from anybit._native import num_threads, set_num_threads
 from anybit.compiler.compiled import CompiledModel
 from anybit.compiler.layer import CompiledLayer
-from anybit.compiler.program.float_arrays import (
+from anybit.compiler.program.network import Network
+from anybit.compiler.program.operands import (
     list_float_sources,
     list_tensor_sources,
     writes_floats,
 )
-from anybit.compiler.program.network import Network
 from anybit.compiler.program.program import Program
 from anybit.compiler.report import Report, Seconds, Speed
 from anybit.data.random_inputs import generate_random_inputs

@@ -10,7 +10,7 @@ from anybit.compiler.backends.c.layers import Layer
 from anybit.compiler.backends.c.literals import parenthesize
 from anybit.compiler.backends.c.types import CType, StoredTensor
 from anybit.compiler.program import program as p
-from anybit.compiler.program.float_arrays import list_tensor_sources, writes_floats
+from anybit.compiler.program.operands import list_tensor_sources, writes_floats
 
 Step = tuple[p.Instruction, Layer]
 """An instruction and its function."""

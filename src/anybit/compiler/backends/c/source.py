@@ -27,8 +27,8 @@ from anybit.compiler.backends.c.templates import read_version, render
 from anybit.compiler.backends.c.types import StoredTensor, find_type, store_tensor
 from anybit.compiler.backends.integer_epilogues import make_integer_epilogues
 from anybit.compiler.program import program as p
-from anybit.compiler.program.float_arrays import list_tensor_sources
 from anybit.compiler.program.network import Network
+from anybit.compiler.program.operands import list_tensor_sources
 from anybit.errors import ModelError
 from anybit.text import format_count
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What instructions read and write: tensors of codes, and arrays of float32."""
+"""Sources and targets of instructions: tensors of codes, and arrays of float32."""
 
 from anybit.compiler.program import program as p
 
