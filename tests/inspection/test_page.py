@@ -77,7 +77,6 @@ def layer(number: int, name: str) -> LayerReport:
         shape="[?, 128, 768]",
         parameters=768**2,
         macs=10**6 * (number + 1),
-        bops=10**7 * (number + 1),
         weight_bits=4,
         input_bits=8,
         accumulator_bits=20,

@@ -143,13 +143,12 @@ def report_quantization(
 
 
 def _add_quantization(row: LayerReport, layer: "LayerResult | None") -> LayerReport:
-    """Return a layer with the results of `quantize`, and its work where sizes are free."""
+    """Return a layer with the results of `quantize`, and its work where sizes are dynamic."""
     if layer is None:
         return row
     info = row.layer
     if info.macs is None and layer.macs is not None:
-        bops = layer.macs * info.input_bits * info.weight_bits
-        info = replace(info, macs=layer.macs, bops=bops)
+        info = replace(info, macs=layer.macs)
     return replace(
         row,
         layer=info,

@@ -129,10 +129,7 @@ def _add_widths(target: Target) -> LayerInfo:
     parameters = layer.parameters or sum(_count_stored(factor.x) for factor in weights)
     if not weights and len(others) == 2:
         weight_bits = min(factor.grid.bits for factor in others)
-    bops = None if layer.macs is None else layer.macs * weight_bits * input_bits
-    return replace(
-        layer, weight_bits=weight_bits, input_bits=input_bits, parameters=parameters, bops=bops
-    )
+    return replace(layer, weight_bits=weight_bits, input_bits=input_bits, parameters=parameters)
 
 
 def _find_factors(

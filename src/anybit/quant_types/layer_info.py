@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A layer of a model, and the guarantee that its integer form has."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -55,8 +55,8 @@ class LayerInfo:
         shape: Shape of the result: "[1, 64, 30, 30]".
         weight_shape: Shape of the weight.
         parameters: Elements of a constant weight; 0 if the weight is computed.
-        macs: Multiplications per inference, 1 for a free batch size; None for unknown sizes.
-        bops: Bit operations: macs * input_bits * weight_bits.
+        macs: Multiplications per inference, 1 for a dynamic batch size; None for unknown sizes.
+        bops: Bit operations: macs * input_bits * weight_bits; None for unknown sizes.
         input_bits: Width of the activations; 32 for floats.
         weight_bits: Width of the weight; 32 for floats.
         sparsity: Share of zeros in the weight.
@@ -82,7 +82,7 @@ class LayerInfo:
     weight_shape: str = ""
     parameters: int = 0
     macs: int | None = None
-    bops: int | None = None
+    bops: int | None = field(init=False)
     input_bits: int = 32
     weight_bits: int = 32
     sparsity: float | None = None
@@ -96,3 +96,7 @@ class LayerInfo:
     quantizer: str = ""
     integer: bool = False
     dynamic: bool = False
+
+    def __post_init__(self) -> None:
+        bops = None if self.macs is None else self.macs * self.input_bits * self.weight_bits
+        object.__setattr__(self, "bops", bops)

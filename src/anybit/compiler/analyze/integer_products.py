@@ -134,7 +134,6 @@ class _Finder:
             guarantee=Guarantee.EXACT,
             reason="",
             integer=False,
-            bops=None if layer.macs is None else layer.macs * layer.input_bits * layer.weight_bits,
             input_codes=(_CODES[0], _CODES[-1]),
             weight_codes=(int(weights.min()), int(weights.max())),
         )

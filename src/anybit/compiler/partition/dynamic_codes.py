@@ -253,7 +253,6 @@ def _describe(layer: LayerInfo, codes: DynamicCodes) -> LayerInfo:
         guarantee=Guarantee.BOUNDED,
         reason=REASON,
         input_bits=codes.bits,
-        bops=None if layer.macs is None else layer.macs * codes.bits * layer.weight_bits,
         input_codes=(grid.lowest, grid.highest),
         dynamic=True,
     )

@@ -56,7 +56,6 @@ def describe_layer(layer: CompiledLayer, pair: DynamicPair) -> CompiledLayer:
         reason=REASON,
         input_bits=first,
         weight_bits=second,
-        bops=None if layer.macs is None else layer.macs * first * second,
         input_codes=codes[0],
         weight_codes=codes[1],
         dynamic=True,

@@ -114,7 +114,6 @@ def _describe_layer(
         weight_shape=_format_shape(model, weight),
         parameters=_count_elements(weight) if product.codes is None else product.codes.size,
         macs=product.macs,
-        bops=None if product.macs is None else product.macs * input_bits * product.weight_bits,
         input_bits=input_bits,
         weight_bits=product.weight_bits,
         sparsity=product.sparsity,

@@ -114,11 +114,6 @@ class ProductAnalysis:
         return self.weight.codes.bits if has_codes else 32  # type: ignore[union-attr]
 
     @property
-    def bops(self) -> int | None:
-        """Return the bit operations: multiplications times the bits of both factors."""
-        return None if self.macs is None else self.macs * self.x_bits * self.weight_bits
-
-    @property
     def sparsity(self) -> float | None:
         """Return the share of zeros in the weight."""
         if self.codes is None or not self.codes.size:
