@@ -280,3 +280,47 @@ def test_nbits_on_floats_stay():
     with pytest.raises(anybit.ModelError, match="no quantizers"):
         anybit.compile(model)
     assert isinstance(model, onnx.ModelProto)
+
+
+@pytest.mark.parametrize("operator", ["MatMul", "Gemm"])
+def test_reason_with_static_activations_names_the_remedies(operator):
+    data = np.random.default_rng(1).normal(size=(50, 64)).astype(np.float32)
+    source = make_model(64, operator=operator)
+    model = anybit.quantize(source, data, weights="int4 per-block 32").model
+    (layer,) = anybit.compile(model).report.layers
+    assert layer.guarantee is None
+    assert layer.reason == (
+        "its weights have a scale per block, which kernels multiply only with scales that are "
+        "computed at run time: quantize activations with 'int8 dynamic', or weights per channel"
+    )
+
+
+@pytest.mark.parametrize("operator", ["MatMul", "Gemm"])
+@pytest.mark.parametrize("block", [0, 32])
+def test_reason_of_negative_scales_names_the_node(operator, block):
+    proto = make_model(64, operator=operator)
+    random = np.random.default_rng(1)
+    codes = random.integers(-7, 8, size=(64, 20)).astype(np.int8)
+    scales = np.full((64 // block, 20) if block else 20, -0.5, np.float32)
+    stored = {"codes": codes, "scales": scales}
+    kept = [tensor for tensor in proto.graph.initializer if tensor.name != "w"]
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(kept)
+    proto.graph.initializer.extend(numpy_helper.from_array(v, name) for name, v in stored.items())
+    blocks = {"axis": 0, "block_size": block} if block else {"axis": 1}
+    proto.graph.node.insert(
+        0, helper.make_node("DequantizeLinear", ["codes", "scales"], ["w"], "own", **blocks)
+    )
+    (layer,) = anybit.compile(proto).report.layers
+    assert layer.guarantee is None
+    assert layer.reason == (
+        "node 'own' (DequantizeLinear) of its weights has no integer form: its scale is not finite "
+        "and positive; quantize them again, for example per channel"
+    )
+
+
+def test_reason_of_minifloats_in_blocks():
+    data = np.random.default_rng(1).normal(size=(50, 64)).astype(np.float32)
+    model = anybit.quantize(make_model(64), data, weights="mxfp4").model
+    (layer,) = anybit.compile(model).report.layers
+    assert layer.reason.endswith("codes with one scale per channel: quantize them per channel")

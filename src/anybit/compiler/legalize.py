@@ -10,9 +10,12 @@ from anybit.compiler.analyze.block_weights import BlockWeights
 from anybit.compiler.operators import find_kept_axis, has_two_operands
 from anybit.compiler.reason import Reason
 from anybit.onnx.analysis.products import ProductAnalysis
-from anybit.onnx.graph.constants import Array
+from anybit.onnx.graph.constants import Array, find_unfolded_node, is_constant
+from anybit.onnx.graph.names import describe
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.require import require_input
+from anybit.onnx.quantizers.grids import Inexpressible
+from anybit.onnx.quantizers.nodes import get_dtype, is_dequantize, read_scaling
 
 _WEIGHTS = range(-128, 128)
 _LEAST_BLOCK, _MOST_BITS = 8, 8
@@ -40,16 +43,42 @@ def is_mean(node: ir.Node) -> bool:
 
 def _check_product(product: ProductAnalysis, analyzed: AnalyzedModel) -> Reason | None:
     """Return why no kernel computes a product; None if one does."""
+    if product.codes is None and (unread := _check_folding(product.node)) is not None:
+        return unread
     if has_two_operands(product.node):
         return None
+    blocks = analyzed.block_weights.get(product.node)
+    if blocks is not None and product.x is not None and product.x.codes is not None:
+        return Reason(
+            "its weights have a scale per block, which kernels multiply only with scales that are "
+            "computed at run time: quantize activations with 'int8 dynamic', or weights per channel"
+        )
     if product.layout is not None and product.sum is None and product.x is not None:
-        return Reason(f"{product.reason}; kernels multiply with constants")
+        has_weights = is_constant(require_input(product.node, product.layout.weight))
+        return Reason(product.reason + "; kernels multiply with constants" * (not has_weights))
     sizes = analyzed.shapes.sizes(require_input(product.node))
     if isinstance(sizes, Reason):
         return sizes
-    blocks = analyzed.block_weights.get(product.node)
     rank = len(sizes) + 1
     return check_weights(product, rank) if blocks is None else _check_blocks(product, blocks, rank)
+
+
+def _check_folding(node: ir.Node) -> Reason | None:
+    """Return why constant factors of a product are computed by nodes; None if none are."""
+    for value in node.inputs[:2]:
+        unfolded = None if value is None else find_unfolded_node(value)
+        if unfolded is None:
+            continue
+        if not is_dequantize(unfolded):
+            return Reason(f"{describe(unfolded)} computes its weights, and is not folded")
+        try:
+            read_scaling(unfolded, get_dtype(require_input(unfolded)), blocks=True)
+        except Inexpressible as error:
+            return Reason(
+                f"{describe(unfolded)} of its weights has no integer form: {error}; quantize them "
+                "again, for example per channel"
+            )
+    return None
 
 
 def _check_blocks(product: ProductAnalysis, blocks: BlockWeights, rank: int) -> Reason | None:
@@ -97,7 +126,7 @@ def _check_range(codes: Array, weights: range, bits: int = _MOST_BITS) -> Reason
     lowest, highest = codes.min(initial=0), codes.max(initial=0)
     if lowest not in weights or highest not in weights or bits > _MOST_BITS:
         return Reason(
-            f"its weights go from {lowest:g} to {highest:g}, beyond 8 bits: quantize them to fewer"
+            f"its weights go from {lowest:g} to {highest:g}: quantize them to integers of 8 bits"
         )
     return None
 

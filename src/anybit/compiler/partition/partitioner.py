@@ -354,9 +354,8 @@ class Partitioner:
     def _matmul(self, node: ir.Node) -> Expression:
         """Return the expression of a product of two tensors of codes."""
         y, values = node.outputs[0], self._values
-        pair = tuple(require_input(node, place) for place in (0, 1))
-        if values.rows(pair[0]) != values.rows(pair[1]):
-            raise Unsupported("the batch sizes of its two inputs may differ")
+        pair = require_input(node, 0), require_input(node, 1)
+        self._check_rows(*pair)
         sizes = [values.sizes(value) for value in (*pair, y)]
         if not 2 <= len(sizes[0]) == len(sizes[1]) == len(sizes[2]) <= 3:
             raise Unsupported("its operands have more or fewer axes than rows, groups and matrices")
@@ -372,6 +371,10 @@ class Partitioner:
             values.instructions,
         )
         return Expression(root, y, layout, starts=(y,))
+
+    def _check_rows(self, first: ir.Value, second: ir.Value) -> None:
+        if self._values.rows(first) != self._values.rows(second):
+            raise Unsupported("the batch sizes of its two inputs may differ")
 
     def _transposed(
         self, product: ProductAnalysis, layer: LayerInfo, source: IntegerTensor, layout: Layout
@@ -464,8 +467,7 @@ class Partitioner:
         Raises:
             Unsupported: Their sizes differ, or no table holds all pairs of codes.
         """
-        if self._values.rows(values[0]) != self._values.rows(values[1]):
-            raise Unsupported("the batch sizes of its two inputs may differ")
+        self._check_rows(*values)
         y = node.outputs[0]
         layout = make_layout(self._values.sizes(y), first.layout.axis)
         pair = [self._values.codes(value, first.layout.axis) for value in values]
@@ -487,8 +489,7 @@ class Partitioner:
         Raises:
             Unsupported: It is not one operation, or no instruction gives an input.
         """
-        if self._values.rows(values[0]) != self._values.rows(values[1]):
-            raise Unsupported("the batch sizes of its two inputs may differ")
+        self._check_rows(*values)
         operands = self._values.float_operands(node, values)
         chain = [node, *self._find_chain(node.outputs[0], operands.layout)]
         return self._values.compute_elementwise(operands, chain)

@@ -34,6 +34,30 @@ def read_array(value: ir.Value) -> Array:
     return np.asarray(array, dtype=array.dtype.type)
 
 
+def find_unfolded_node(value: ir.Value) -> ir.Node | None:
+    """Return the first node of those that compute a value from constants alone.
+
+    None for constants, and for values that depend on an input, a random number or a branch.
+    """
+    first = None
+    waiting, visited = [value], set[ir.Value]()
+    while waiting:
+        computed = waiting.pop()
+        if computed in visited or is_constant(computed):
+            continue
+        visited.add(computed)
+        node = computed.producer()
+        if node is None or any(isinstance(a.value, ir.Graph) for a in node.attributes.values()):
+            return None
+        operands = [operand for operand in node.inputs if operand is not None]
+        if not operands and node.op_type != "Constant":
+            return None
+        waiting += operands
+        if all(map(is_constant, operands)):
+            first = node
+    return first
+
+
 def make_constant(name: str | None, tensor: ir.TensorProtocol) -> ir.Value:
     """Create a value that holds a tensor, to be registered in a graph.
 

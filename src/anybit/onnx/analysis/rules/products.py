@@ -26,7 +26,12 @@ from anybit.onnx.analysis.sums import (
 from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, find_exponents
 from anybit.onnx.analysis.view import View, get_input
 from anybit.onnx.graph.attributes import get_attribute
-from anybit.onnx.graph.constants import Array, are_powers_of_two
+from anybit.onnx.graph.constants import (
+    Array,
+    are_powers_of_two,
+    find_unfolded_node,
+    is_constant,
+)
 from anybit.onnx.graph.macs import count_macs
 
 
@@ -55,7 +60,7 @@ def _analyze_factors(
     analysis = replace(analysis, x=x, weight=weight)
     values = _read_weight(weight_value, weight, view)
     if values is None:
-        return replace(analysis, reason="the weight is computed when the model runs"), None
+        return replace(analysis, reason=_explain_weight(weight_value)), None
     if not view.can_afford(values.size):
         return replace(analysis, reason="too many products read too large weights"), None
     parts = WeightParts(layout.canonical(values))
@@ -87,6 +92,16 @@ def _read_weight(value: ir.Value, weight: AbstractValue | None, view: View) -> A
     if array is None or array.dtype != np.float32 or not np.isfinite(array).all():
         return None
     return array
+
+
+def _explain_weight(value: ir.Value) -> str:
+    """Return why the values of a weight cannot be read."""
+    if is_constant(value) or find_unfolded_node(value) is not None:
+        return (
+            "its weights are neither finite float32 constants nor codes with one scale per "
+            "channel: quantize them per channel"
+        )
+    return "the weight is computed when the model runs"
 
 
 def _add_codes(analysis: ProductAnalysis, layout: ProductLayout) -> ProductAnalysis:
