@@ -22,7 +22,7 @@ from anybit.onnx.graph.shapes import get_sizes
 from anybit.onnx.ort_values import is_numpy_dtype
 
 Feeds: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
-Shape: TypeAlias = tuple[int | str | None, ...]
+DeclaredShape: TypeAlias = tuple[int | str | None, ...]
 
 
 class Shaped(Protocol):
@@ -42,7 +42,7 @@ class TensorInfo:
 
     name: str
     dtype: np.dtype[Any]
-    shape: Shape | None
+    shape: DeclaredShape | None
     may_be_empty: bool = False
 
     def __str__(self) -> str:

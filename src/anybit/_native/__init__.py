@@ -6,18 +6,15 @@ The package uses nothing else of `_core`.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy.typing as npt
-
+from anybit.arrays import Array
 from anybit.errors import DependencyError
 
 try:
     from anybit._native import _core
 except ImportError as error:  # also for a wrong ANYBIT_ISA or ANYBIT_NUM_THREADS
     raise DependencyError(str(error)) from error
-
-Array: TypeAlias = npt.NDArray[Any]
 
 FOLDER = Path(_core.__file__).parent
 """Folder of the compiled libraries. It may differ from the folder of this file."""

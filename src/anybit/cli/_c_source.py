@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from anybit.cli._columns import Rows, show
+from anybit.cli._columns import TableRows, show
 from anybit.cli._console import get_stdout
 from anybit.cli._report import write_model_report
 from anybit.errors import OptionError
@@ -157,7 +157,7 @@ def _show(source: CSource, report: ModelReport, folder: Path) -> None:
     from anybit.compiler.backends.c.footprint import format_kilobytes
 
     console = get_stdout()
-    rows: Rows = [
+    rows: TableRows = [
         {
             "layer": layer.label,
             "result": layer.shape,

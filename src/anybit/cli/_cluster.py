@@ -7,4 +7,4 @@ import typer
 
 CLUSTER_HELP = "Run on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT or local (default: none)."
 
-Cluster: TypeAlias = Annotated[str | None, typer.Option(metavar="ADDRESS", help=CLUSTER_HELP)]
+ClusterOption: TypeAlias = Annotated[str | None, typer.Option(metavar="ADDRESS", help=CLUSTER_HELP)]

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from anybit.text import escape_name, shorten_name
 
-Rows = list[dict[str, str]]
+TableRows = list[dict[str, str]]
 
 _STYLES = {"exact": "green", "certified": "green", "bounded": "yellow", "float": "dim"}
 
@@ -55,9 +55,9 @@ def wrap_name(name: str, width: int) -> list[str]:
 
 
 def measure_width(
-    rows: Rows,
+    rows: TableRows,
     names: Collection[str],
-    table: Callable[[Rows], Table],
+    table: Callable[[TableRows], Table],
     console: Console,
     longest_name: int | None = None,
 ) -> int:
@@ -67,7 +67,7 @@ def measure_width(
     return console.measure(table(few), options=console.options.update(width=10**6)).maximum
 
 
-def _find_widest(rows: Rows, heading: str) -> Iterator[dict[str, str]]:
+def _find_widest(rows: TableRows, heading: str) -> Iterator[dict[str, str]]:
     """Yield the row with the widest cell of a column, and a row with another value.
 
     Measuring thousands of rows takes longer than printing them.
@@ -78,12 +78,12 @@ def _find_widest(rows: Rows, heading: str) -> Iterator[dict[str, str]]:
 
 
 def omit_columns(
-    rows: Rows,
+    rows: TableRows,
     columns: Sequence[str],
     names: Collection[str],
-    table: Callable[[Rows], Table],
+    table: Callable[[TableRows], Table],
     console: Console,
-) -> Rows:
+) -> TableRows:
     """Return the rows without the first of these columns, as many as have no room."""
     for column in columns:
         if measure_width(rows, names, table, console, NARROWEST_NAME) <= console.width:
@@ -93,14 +93,14 @@ def omit_columns(
 
 
 def fits(
-    rows: Rows, names: Collection[str], table: Callable[[Rows], Table], console: Console
+    rows: TableRows, names: Collection[str], table: Callable[[TableRows], Table], console: Console
 ) -> bool:
     """Return whether the whole table fits without wrapping."""
     return measure_width(rows, names, table, console) <= console.width
 
 
 def show(
-    rows: Rows,
+    rows: TableRows,
     columns: Sequence[str],
     names: Collection[str],
     numbers: Collection[str],
@@ -112,7 +112,7 @@ def show(
     apart.
     """
 
-    def table(rows: Rows) -> Table:
+    def table(rows: TableRows) -> Table:
         return _make_table(rows, names, numbers)
 
     missing = []
@@ -134,7 +134,7 @@ def show(
         )
 
 
-def _make_table(rows: Rows, names: Collection[str], numbers: Collection[str]) -> Table:
+def _make_table(rows: TableRows, names: Collection[str], numbers: Collection[str]) -> Table:
     """Return the table, in which only names wrap."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in rows[0]:

@@ -20,7 +20,7 @@ class RunBy(StrEnum):
     COMPILED = "compiled"
 
 
-Engine: TypeAlias = Annotated[
+EngineOption: TypeAlias = Annotated[
     RunBy,
     typer.Option(
         metavar="|".join(RunBy),

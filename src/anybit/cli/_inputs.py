@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from anybit.inputs import TensorInfo
     from anybit.onnx.graph.constants import Array
 
-Inputs: TypeAlias = Annotated[
+InputsOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--input",
@@ -23,7 +23,7 @@ Inputs: TypeAlias = Annotated[
         help="Inputs: FILE.npz, FILE.npy or NAME=FILE.npy (default: random numbers). Repeatable.",
     ),
 ]
-Shapes: TypeAlias = Annotated[
+ShapesOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--shape",
@@ -32,7 +32,7 @@ Shapes: TypeAlias = Annotated[
     ),
 ]
 
-Ranges: TypeAlias = Annotated[
+RangesOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--input-range",

@@ -18,13 +18,13 @@ from anybit.errors import OptionError
 if TYPE_CHECKING:
     from anybit.inspection import ModelReport
 
-Json: TypeAlias = Annotated[
+JsonOption: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")
 ]
 JsonReportOption: TypeAlias = Annotated[
     Path | None, typer.Option("--report", metavar="FILE.json", help="Write the result as JSON.")
 ]
-Reports: TypeAlias = Annotated[
+ReportOption: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option(
         "--report",

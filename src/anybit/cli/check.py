@@ -13,7 +13,7 @@ from rich.text import Text
 import anybit
 from anybit.cli._console import get_stdout
 from anybit.cli._files import check_overwrites
-from anybit.cli._report import Json, JsonReportOption, check_report, write_json_result
+from anybit.cli._report import JsonOption, JsonReportOption, check_report, write_json_result
 from anybit.text import escape_name
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def check(
         ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     report: JsonReportOption = None,
 ) -> None:
     """List the problems of a model, each with its remedy.

@@ -15,8 +15,14 @@ import anybit
 from anybit.cli._columns import show
 from anybit.cli._console import get_stdout, show_percentage
 from anybit.cli._files import check_folder, check_overwrites, format_file_size
-from anybit.cli._inputs import Ranges, get_input_paths, parse_shapes
-from anybit.cli._report import Json, Reports, check_reports, report_paths, write_model_report
+from anybit.cli._inputs import RangesOption, get_input_paths, parse_shapes
+from anybit.cli._report import (
+    JsonOption,
+    ReportOption,
+    check_reports,
+    report_paths,
+    write_model_report,
+)
 from anybit.errors import AnybitError
 from anybit.text import format_count
 
@@ -55,7 +61,7 @@ def compile(
             help="Weakest guarantee to accept; layers below it stay float.",
         ),
     ] = "bounded",
-    ranges: Ranges = None,
+    ranges: RangesOption = None,
     shapes: Annotated[
         list[str] | None,
         typer.Option(
@@ -88,8 +94,8 @@ def compile(
             "without quantizers).",
         ),
     ] = None,
-    as_json: Json = False,
-    reports: Reports = None,
+    as_json: JsonOption = False,
+    reports: ReportOption = None,
     name: Annotated[
         str | None,
         typer.Option(

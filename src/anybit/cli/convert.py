@@ -16,7 +16,7 @@ from rich.table import Table
 import anybit
 from anybit.cli._console import get_stdout, show_status
 from anybit.cli._files import check_folder, check_overwrites, format_file_size
-from anybit.cli._report import Json, JsonReportOption, check_report, write_json_result
+from anybit.cli._report import JsonOption, JsonReportOption, check_report, write_json_result
 from anybit.errors import OptionError
 from anybit.onnx.forms import NEWEST_OPSET, Form
 from anybit.text import escape_name
@@ -53,7 +53,7 @@ def convert(
         int,
         typer.Option(min=13, metavar="N", help="Newest opset to use; 21 excludes 2-bit types."),
     ] = NEWEST_OPSET,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     report: JsonReportOption = None,
 ) -> None:
     """Convert a model to another form in which its operators compute the same values.

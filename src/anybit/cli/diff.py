@@ -14,8 +14,14 @@ from rich.text import Text
 from anybit.cli._columns import show as show_rows
 from anybit.cli._console import get_stdout, show_percentage
 from anybit.cli._files import check_overwrites
-from anybit.cli._inputs import Inputs, Shapes, gather_inputs, get_input_paths, parse_shapes
-from anybit.cli._report import Json, check_reports, report_paths, write_reports
+from anybit.cli._inputs import (
+    InputsOption,
+    ShapesOption,
+    gather_inputs,
+    get_input_paths,
+    parse_shapes,
+)
+from anybit.cli._report import JsonOption, check_reports, report_paths, write_reports
 from anybit.errors import OptionError
 from anybit.text import escape_name, format_count
 
@@ -36,14 +42,14 @@ _OMITTED_FIRST = (
 )
 _NAMES = ("tensor", "operator", "node", "in B", "quantizer")
 
-Other: TypeAlias = Annotated[
+OtherArgument: TypeAlias = Annotated[
     Path | None,
     typer.Argument(
         metavar="B",
         help="Another .onnx file, or .npz of tensors by name (default: A under another runner).",
     ),
 ]
-Runners: TypeAlias = Annotated[
+RunnersOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--with",
@@ -52,7 +58,7 @@ Runners: TypeAlias = Annotated[
         "or qonnx. One name is for both; without B, for the second run (default: onnxruntime).",
     ),
 ]
-ReportsOption: TypeAlias = Annotated[
+DiffReportOption: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option(
         "--report",
@@ -60,7 +66,7 @@ ReportsOption: TypeAlias = Annotated[
         help="Write the report to FILE.html or FILE.json. Repeatable.",
     ),
 ]
-Steps: TypeAlias = Annotated[
+StepsOption: TypeAlias = Annotated[
     float,
     typer.Option(
         min=0,
@@ -75,17 +81,17 @@ AtolOption: TypeAlias = Annotated[
 
 def diff(
     a: Annotated[Path, typer.Argument(metavar="A", help="The .onnx file.")],
-    b: Other = None,
-    inputs: Inputs = None,
-    shapes: Shapes = None,
-    runners: Runners = None,
-    steps: Steps = 0.0,
+    b: OtherArgument = None,
+    inputs: InputsOption = None,
+    shapes: ShapesOption = None,
+    runners: RunnersOption = None,
+    steps: StepsOption = 0.0,
     atol: AtolOption = 0.0,
     show_all: Annotated[
         bool, typer.Option("--all", help="List all tensors, in the order of execution of A.")
     ] = False,
-    as_json: Json = False,
-    reports: ReportsOption = None,
+    as_json: JsonOption = False,
+    reports: DiffReportOption = None,
 ) -> None:
     """Find the first tensor in which two models or two runtimes differ.
 

@@ -12,11 +12,11 @@ import typer
 from rich.text import Text
 
 import anybit
-from anybit.cli._cluster import Cluster
+from anybit.cli._cluster import ClusterOption
 from anybit.cli._columns import show
 from anybit.cli._console import get_stdout, show_percentage
-from anybit.cli._engines import Engine, RunBy
-from anybit.cli._report import Json, write_json_result
+from anybit.cli._engines import EngineOption, RunBy
+from anybit.cli._report import JsonOption, write_json_result
 from anybit.text import escape_name, format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ def evaluate(
             help="top1, top5, mse, sqnr, agreement or module:function (default: top1 with labels).",
         ),
     ] = None,
-    engine: Engine = RunBy.ONNXRUNTIME,
-    cluster: Cluster = None,
-    as_json: Json = False,
+    engine: EngineOption = RunBy.ONNXRUNTIME,
+    cluster: ClusterOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure models on data: metric, similarity to the first, time, size.
 

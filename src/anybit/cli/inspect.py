@@ -16,8 +16,8 @@ from rich.text import Text
 from anybit.cli._columns import show
 from anybit.cli._console import get_stdout, show_percentage
 from anybit.cli._files import check_overwrites, format_file_size
-from anybit.cli._inputs import Ranges
-from anybit.cli._report import Json, check_reports, report_paths, write_model_report
+from anybit.cli._inputs import RangesOption
+from anybit.cli._report import JsonOption, check_reports, report_paths, write_model_report
 from anybit.text import escape_name, format_count
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def inspect(
             help="Show observed ranges and clipping on FILE.npz, FILE.npy or a folder. Repeatable.",
         ),
     ] = None,
-    ranges: Ranges = None,
+    ranges: RangesOption = None,
     reports: Annotated[
         list[Path] | None,
         typer.Option(
@@ -46,7 +46,7 @@ def inspect(
             help="Write the full report to FILE.html or FILE.json. Repeatable.",
         ),
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show a model's operators, quantizers, sizes, layers and value ranges.
 

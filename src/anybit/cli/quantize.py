@@ -17,8 +17,8 @@ from anybit.cli._columns import show
 from anybit.cli._console import get_stdout, show_percentage
 from anybit.cli._files import check_folder, check_overwrites, format_file_size
 from anybit.cli._report import (
-    Json,
-    Reports,
+    JsonOption,
+    ReportOption,
     check_reports,
     format_command,
     report_paths,
@@ -93,8 +93,8 @@ def quantize(
             "checked only if you set a share).",
         ),
     ] = None,
-    as_json: Json = False,
-    reports: Reports = None,
+    as_json: JsonOption = False,
+    reports: ReportOption = None,
     layer: Annotated[
         list[str] | None,
         typer.Option(

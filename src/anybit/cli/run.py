@@ -18,9 +18,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from anybit.cli._console import get_stdout, show_percentage, show_status
-from anybit.cli._engines import Engine, RunBy, load_model
+from anybit.cli._engines import EngineOption, RunBy, load_model
 from anybit.cli._files import check_overwrites
-from anybit.cli._inputs import Inputs, Shapes, gather_inputs, get_input_paths, parse_shapes
+from anybit.cli._inputs import (
+    InputsOption,
+    ShapesOption,
+    gather_inputs,
+    get_input_paths,
+    parse_shapes,
+)
 from anybit.errors import AnybitError, ModelError, OptionError
 from anybit.text import escape_name, format_duration, format_shape, join_names
 
@@ -28,14 +34,14 @@ if TYPE_CHECKING:
     from anybit.model import Model
     from anybit.onnx.graph.constants import Array
 
-Expected: TypeAlias = Annotated[
+ExpectedOption: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE.npz",
         help="Expected outputs by name (`y` for a single output). Exit status 1 if they differ.",
     ),
 ]
-Output: TypeAlias = Annotated[
+OutputOption: TypeAlias = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="OUT.npz", help="Write the outputs, by name."),
 ]
@@ -46,7 +52,7 @@ ExpectedAtolOption: TypeAlias = Annotated[
 Top1: TypeAlias = Annotated[
     bool, typer.Option("--top1", help="Show the predicted class of each row.")
 ]
-LabelFile: TypeAlias = Annotated[
+LabelsOption: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         "--labels",
@@ -58,14 +64,14 @@ LabelFile: TypeAlias = Annotated[
 
 def run(
     model: Annotated[Path, typer.Argument(help="The .onnx file.")],
-    inputs: Inputs = None,
-    shapes: Shapes = None,
-    output: Output = None,
-    expect: Expected = None,
+    inputs: InputsOption = None,
+    shapes: ShapesOption = None,
+    output: OutputOption = None,
+    expect: ExpectedOption = None,
     atol: ExpectedAtolOption = 0.0,
     top1: Top1 = False,
-    labels: LabelFile = None,
-    engine: Engine = RunBy.ONNXRUNTIME,
+    labels: LabelsOption = None,
+    engine: EngineOption = RunBy.ONNXRUNTIME,
     repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Number of runs to time.")] = 1,
     timeout: Annotated[
         float | None,

@@ -13,7 +13,7 @@ from anybit.compiler.rewrite.dynamic_matmuls import replace_dynamic_pairs
 from anybit.compiler.rewrite.regions import replace_regions
 from anybit.compiler.selection import Left, LeftRegion, describe_left, select_regions
 from anybit.compiler.timing import (
-    Call,
+    TimedCall,
     limit_threads,
     make_session_call,
     measure_best,
@@ -55,7 +55,7 @@ class _RegionTimes:
         self._model, self._regions, self._pairs = model, regions, pairs
         self._source = source
         self._feeds = generate_random_inputs(list_inputs(model.graph, "the model"))
-        self._calls: dict[Left, Call] = {}
+        self._calls: dict[Left, TimedCall] = {}
 
     def measure(self, candidates: Sequence[Left]) -> list[float]:
         """Return the seconds of a run of each candidate, measured in turns."""
@@ -71,7 +71,7 @@ class _RegionTimes:
         seconds = profile_nodes(model, self._feeds)
         return {names[name]: own for name, own in seconds.items() if name in names}
 
-    def _make_call(self, left: Left) -> Call:
+    def _make_call(self, left: Left) -> TimedCall:
         network = None if left else make_network_engine(self._model, self._regions, "the model")
         if network is not None:
             return partial(network.run, self._feeds)

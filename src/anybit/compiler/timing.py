@@ -202,8 +202,7 @@ _DEFAULT_THREADS = 0
 
 _REFUSALS: tuple[type[Exception], ...] = (ModelError, ValueError, *FAILURES)
 
-Call: TypeAlias = Callable[[], object]
-Feeds: TypeAlias = Mapping[str, Array]
+TimedCall: TypeAlias = Callable[[], object]
 
 
 @silence_onnx_logs()
@@ -245,7 +244,7 @@ def measure_speed(
         note = problem
     sides: dict[str, list[float]] = {}
     for threads in (1, _DEFAULT_THREADS):
-        calls: dict[str, Call] = {
+        calls: dict[str, TimedCall] = {
             "compiled": _make_network_call(compiled, feeds)
             if model is None
             else make_session_call(model, feeds, threads),
@@ -281,7 +280,7 @@ def _float_model(
     return stripped, _STRIPPED, note
 
 
-def _make_peers(floats: ir.Model, feeds: Feeds, int8: bool) -> dict[str, ir.Model]:
+def _make_peers(floats: ir.Model, feeds: Mapping[str, Array], int8: bool) -> dict[str, ir.Model]:
     """Return the models that plain ONNX Runtime runs on the feeds, by their fields in `Speed`."""
     peers: dict[str, ir.Model] = {}
     if _can_run(floats, feeds):
@@ -292,7 +291,7 @@ def _make_peers(floats: ir.Model, feeds: Feeds, int8: bool) -> dict[str, ir.Mode
     return peers
 
 
-def _can_run(model: ir.Model, feeds: Feeds) -> bool:
+def _can_run(model: ir.Model, feeds: Mapping[str, Array]) -> bool:
     try:
         _make_session(model, 1).run(None, dict(feeds))
     except _REFUSALS:
@@ -306,11 +305,11 @@ def _make_session(model: ir.Model, threads: int) -> Any:
     return make_plain_session(model, {}, every, threads=threads)
 
 
-def _make_network_call(compiled: Model, feeds: Feeds) -> Call:
+def _make_network_call(compiled: Model, feeds: Mapping[str, Array]) -> TimedCall:
     return partial(compiled.run, next(iter(feeds.values())) if len(feeds) == 1 else feeds)
 
 
-def make_session_call(model: ir.Model, feeds: Feeds, threads: int) -> Call:
+def make_session_call(model: ir.Model, feeds: Mapping[str, Array], threads: int) -> TimedCall:
     """Return a run of a compiled graph in ONNX Runtime with its default options."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -330,7 +329,7 @@ def limit_threads(threads: int) -> Iterator[None]:
         set_num_threads(before)
 
 
-def measure_best(calls: Mapping[Key, Call], seconds: float) -> dict[Key, float]:
+def measure_best(calls: Mapping[Key, TimedCall], seconds: float) -> dict[Key, float]:
     """Return the shortest time of each call; they take turns."""
     counts = {name: _count_calls(call) for name, call in calls.items()}
     best = dict.fromkeys(calls, float("inf"))
@@ -346,7 +345,7 @@ def measure_best(calls: Mapping[Key, Call], seconds: float) -> dict[Key, float]:
     return best
 
 
-def _count_calls(run: Call) -> int:
+def _count_calls(run: TimedCall) -> int:
     """Return how many calls a clock can tell."""
     run()
     count = 1
@@ -355,7 +354,7 @@ def _count_calls(run: Call) -> int:
     return count
 
 
-def _measure_seconds(run: Call, count: int) -> float:
+def _measure_seconds(run: TimedCall, count: int) -> float:
     """Return the seconds of one call, as the mean of `count`."""
     start = time.perf_counter()
     for _ in range(count):

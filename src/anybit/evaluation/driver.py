@@ -14,7 +14,7 @@ from anybit.data.labels import LabelSource, SeparateLabels, get_label_name
 from anybit.data.row_independence import make_independence_test
 from anybit.data.shards import Shard
 from anybit.errors import ModelError, OptionError
-from anybit.evaluation.metrics import Function, Metric, parse_metric
+from anybit.evaluation.metrics import Metric, MetricFunction, parse_metric
 from anybit.evaluation.scoring import RowLabels, SampleScore, Scorer, make_shard_scorer
 from anybit.evaluation.timing import measure_seconds_per_row
 from anybit.inputs import TensorInfo
@@ -81,7 +81,7 @@ def evaluate(
     *models: Source,
     data: DataSource,
     labels: LabelSource | None = None,
-    metric: str | Function | None = None,
+    metric: str | MetricFunction | None = None,
     engine: str = "onnxruntime",
     cluster: str | None = None,
     progress: Callable[[float], None] | None = None,

@@ -13,7 +13,7 @@ from anybit.errors import DataError, ModelError, OptionError
 from anybit.onnx.graph.constants import Array
 from anybit.text import format_shape
 
-Function: TypeAlias = Callable[[dict[str, Array], Array | None], npt.ArrayLike]
+MetricFunction: TypeAlias = Callable[[dict[str, Array], Array | None], npt.ArrayLike]
 """Maps the outputs of a sample, by name, and its labels to a number, or one per row."""
 
 COMPARISONS = ("sqnr", "agreement", "mse")
@@ -27,7 +27,7 @@ class Metric:
     """A function with a name."""
 
     name: str
-    function: Function
+    function: MetricFunction
 
     def __call__(self, outputs: Mapping[str, Array], labels: Array | None) -> Array:
         """Return the values of a sample, in float64.
@@ -50,7 +50,7 @@ class Metric:
         return values
 
 
-def parse_metric(metric: "str | Function | None", has_labels: bool) -> Metric | str | None:
+def parse_metric(metric: "str | MetricFunction | None", has_labels: bool) -> Metric | str | None:
     """Return the metric; its name if it compares models; None if there is no metric.
 
     Raises:
@@ -71,7 +71,7 @@ def parse_metric(metric: "str | Function | None", has_labels: bool) -> Metric | 
     return Metric(metric, _import_function(metric))
 
 
-def _import_function(metric: str) -> Function:
+def _import_function(metric: str) -> MetricFunction:
     module_name, colon, name = metric.partition(":")
     if not (module_name and colon and name):
         raise OptionError(f"metric must be one of {_BUILT_IN}; got {metric!r}")
@@ -87,7 +87,7 @@ def _import_function(metric: str) -> Function:
     return function  # type: ignore[no-any-return]
 
 
-def _make_top_accuracy(limit: int) -> Function:
+def _make_top_accuracy(limit: int) -> MetricFunction:
     """Return the metric that is 1 for rows whose label is among the top classes, else 0."""
 
     def is_in_top(outputs: dict[str, Array], labels: Array | None) -> Array:

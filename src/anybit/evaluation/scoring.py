@@ -12,7 +12,7 @@ from anybit.compiler.prepare.eligibility import explain_missing_quantizers
 from anybit.data.readers import Sample
 from anybit.data.shards import Shard
 from anybit.errors import AnybitError, ModelError, OptionError
-from anybit.evaluation.metrics import Function, Metric, parse_metric
+from anybit.evaluation.metrics import Metric, MetricFunction, parse_metric
 from anybit.metrics.output_parts import OutputPart, find_output_parts
 from anybit.metrics.quality import SampleComparison, compare_outputs
 from anybit.model import Model, RuntimeEngine, load
@@ -69,7 +69,7 @@ class Scorer:
         sources: Sequence[Source],
         names: Sequence[str],
         engine: str,
-        metric: str | Function | None,
+        metric: str | MetricFunction | None,
         has_labels: bool,
     ) -> None:
         if engine not in ENGINES:

@@ -19,7 +19,7 @@ from anybit.jax import _programs
 from anybit.ops import Input, Operator
 from anybit.ops.arrays import check_x, convert_to_integers, convert_values, is_foreign
 
-Attributes = tuple[tuple[str, bool | int | str], ...]
+FrozenAttributes = tuple[tuple[str, bool | int | str], ...]
 
 # Dtypes that both the kernels and XLA support.
 _READABLE = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
@@ -46,7 +46,7 @@ def make_function(operator: Operator) -> Callable[..., Any]:
 
 
 @functools.cache
-def _make_differentiable(operator: Operator, attributes: Attributes) -> Callable[..., Any]:
+def _make_differentiable(operator: Operator, attributes: FrozenAttributes) -> Callable[..., Any]:
     """Return the operator with its gradient, for fixed attributes."""
     keywords = dict(attributes)
 
@@ -155,7 +155,7 @@ def _convert_from_host(values: np.ndarray, declared: Input, x: jax.Array) -> jax
     )
 
 
-def _freeze_attributes(operator: Operator, values: dict[str, Any]) -> Attributes:
+def _freeze_attributes(operator: Operator, values: dict[str, Any]) -> FrozenAttributes:
     """Return the attributes as hashable pairs; TypeError for invalid types."""
     return tuple(
         (attribute.name, attribute.parse(values[attribute.name]))

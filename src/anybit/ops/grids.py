@@ -12,11 +12,9 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from anybit.arrays import Array
 from anybit.formats import FloatFormat
-
-Array: TypeAlias = npt.NDArray[Any]
 
 # Up to this magnitude, a quotient in float32 is off by less than half a step.
 _LARGEST_FLOAT32_CODE = 2**22

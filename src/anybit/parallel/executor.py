@@ -10,7 +10,7 @@ from anybit._native import num_threads
 
 TaskContext = TypeVar("TaskContext")
 Task = TypeVar("Task")
-Result = TypeVar("Result")
+TaskResult = TypeVar("TaskResult")
 Handle = TypeVar("Handle")
 
 # More threads would hold more tensors in memory than they save time.
@@ -39,10 +39,10 @@ class Executor(Protocol):
 
     def map(
         self,
-        make_worker: Callable[[TaskContext], Callable[[Task], Result]],
+        make_worker: Callable[[TaskContext], Callable[[Task], TaskResult]],
         context: TaskContext,
         tasks: Iterable[Task],
-    ) -> Iterator[Result]:
+    ) -> Iterator[TaskResult]:
         """Yield the result of each task, in order.
 
         Args:
@@ -70,10 +70,10 @@ class ThreadExecutor:
 
     def map(
         self,
-        make_worker: Callable[[TaskContext], Callable[[Task], Result]],
+        make_worker: Callable[[TaskContext], Callable[[Task], TaskResult]],
         context: TaskContext,
         tasks: Iterable[Task],
-    ) -> Iterator[Result]:
+    ) -> Iterator[TaskResult]:
         """Yield the result of each task, in order. See `Executor.map`."""
         worker = make_worker(context)
         if self._threads == 1:
@@ -90,10 +90,10 @@ class ThreadExecutor:
 
 def iterate_ordered(
     submit: Callable[[Task], Handle],
-    result: Callable[[Handle], Result],
+    result: Callable[[Handle], TaskResult],
     tasks: Iterable[Task],
     limit: int,
-) -> Iterator[Result]:
+) -> Iterator[TaskResult]:
     """Yield results in the order of the tasks, with at most `limit` tasks submitted at a time."""
     pending: deque[Handle] = deque()
     for task in tasks:

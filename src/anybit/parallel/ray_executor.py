@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from anybit.errors import DependencyError, ModelError
-from anybit.parallel.executor import Result, Task, TaskContext, iterate_ordered
+from anybit.parallel.executor import Task, TaskContext, TaskResult, iterate_ordered
 
 # How often Ray repeats a task whose process ended.
 _RETRIES = 3
@@ -65,10 +65,10 @@ class RayExecutor:
 
     def map(
         self,
-        make_worker: Callable[[TaskContext], Callable[[Task], Result]],
+        make_worker: Callable[[TaskContext], Callable[[Task], TaskResult]],
         context: TaskContext,
         tasks: Iterable[Task],
-    ) -> Iterator[Result]:
+    ) -> Iterator[TaskResult]:
         """Yield the result of each task, in order. See `Executor.map`."""
         ray = self._ray
         job = ray.put((make_worker, context))
@@ -77,9 +77,9 @@ class RayExecutor:
         def submit(task: Task) -> Any:
             return remote.remote([job], task)  # in a list, so that the process loads the job itself
 
-        def result(handle: Any) -> Result:
+        def result(handle: Any) -> TaskResult:
             try:
-                value: Result = ray.get(handle)
+                value: TaskResult = ray.get(handle)
                 return value
             except ray.exceptions.RayTaskError as error:
                 raise error.cause from None

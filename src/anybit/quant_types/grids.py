@@ -2,12 +2,10 @@
 """Grids of quantized values."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from anybit.arrays import Array
 
 
 class OffGridError(ValueError):

@@ -9,13 +9,13 @@ from anybit.quant_types.block_formats import BlockFormat, ScaleRule
 from anybit.quant_types.spec_parser import (
     COMMON_OPTIONS,
     PER_BLOCK,
+    FormatOptions,
     IntegerFormat,
     NumberFormat,
-    SpecOptions,
     parse_format_spec,
 )
 
-Role: TypeAlias = Literal["weights", "activations"]
+SpecRole: TypeAlias = Literal["weights", "activations"]
 """Tensors that a quantizer is for."""
 
 _VOCABULARY = {
@@ -86,7 +86,7 @@ class QuantSpec:
         return " ".join([name, *(option for option in options if option != default)])
 
 
-def parse_quant_spec(text: str, role: Role, label: str | None = None) -> QuantSpec:
+def parse_quant_spec(text: str, role: SpecRole, label: str | None = None) -> QuantSpec:
     """Parse a quantizer spec such as "int4 per-channel narrow".
 
     Unsigned integers are asymmetric: they have a zero-point. Signed weights are narrow, except in
@@ -173,7 +173,7 @@ def _check_dynamic(spec: QuantSpec, weights: bool, where: str) -> None:
 
 
 def _choose_scale_rule(
-    number_format: BlockFormat, options: SpecOptions, role: Role, where: str
+    number_format: BlockFormat, options: FormatOptions, role: SpecRole, where: str
 ) -> ScaleRule:
     """Return the requested or the default rule for the scales of blocks.
 

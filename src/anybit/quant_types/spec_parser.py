@@ -44,9 +44,9 @@ class BipolarFormat:
 
 
 NumberFormat: TypeAlias = IntegerFormat | BipolarFormat | FloatFormat | BlockFormat
-SpecOptions: TypeAlias = dict[str, Any]
+FormatOptions: TypeAlias = dict[str, Any]
 
-COMMON_OPTIONS: Mapping[str, SpecOptions] = {
+COMMON_OPTIONS: Mapping[str, FormatOptions] = {
     "per-tensor": {"granularity": "per-tensor"},
     "per-channel": {"granularity": "per-channel"},
     "narrow": {"narrow": True},
@@ -67,8 +67,8 @@ _FORMAT_NAMES = (
 
 
 def parse_format_spec(
-    text: str, vocabulary: Mapping[str, SpecOptions], numeric: tuple[str, ...] = ()
-) -> tuple[NumberFormat, SpecOptions]:
+    text: str, vocabulary: Mapping[str, FormatOptions], numeric: tuple[str, ...] = ()
+) -> tuple[NumberFormat, FormatOptions]:
     """Parse a format spec into its format and its parameters.
 
     Args:
@@ -83,7 +83,7 @@ def parse_format_spec(
     (IntegerFormat(bits=2, signed=True), {'narrow': True, 'granularity': 'per-channel'})
     """
     name, *words = re.sub(rf"\b{PER_BLOCK}[ =]+", f"{PER_BLOCK}=", text).split() or [""]
-    parameters: SpecOptions = {}
+    parameters: FormatOptions = {}
     for word in words:
         option = _parse_option(word, text, vocabulary, numeric)
         repeated = parameters.keys() & option.keys()
@@ -97,8 +97,8 @@ def parse_format_spec(
 
 
 def _parse_option(
-    word: str, text: str, vocabulary: Mapping[str, SpecOptions], numeric: tuple[str, ...]
-) -> SpecOptions:
+    word: str, text: str, vocabulary: Mapping[str, FormatOptions], numeric: tuple[str, ...]
+) -> FormatOptions:
     if word in vocabulary:
         return vocabulary[word]
     name, separator, number = word.partition("=")
@@ -118,7 +118,7 @@ def _parse_option(
     raise ValueError(f"{text!r}: {message}")
 
 
-def _parse_format(name: str, parameters: SpecOptions) -> tuple[NumberFormat, SpecOptions]:
+def _parse_format(name: str, parameters: FormatOptions) -> tuple[NumberFormat, FormatOptions]:
     if integer := re.fullmatch(r"(u?)int(\d{1,4})", name):
         return IntegerFormat(int(integer[2]), not integer[1]), parameters
     if name == "ternary":

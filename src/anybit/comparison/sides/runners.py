@@ -26,14 +26,14 @@ from anybit.onnx.passes import FoldConstants
 from anybit.onnx.preparation import make_runnable, prepare_in_place
 from anybit.onnx.runtime import extract_reason, make_session, run_session
 
-Arrays: TypeAlias = dict[str, Array]
-Runner: TypeAlias = Callable[[ir.Model, Mapping[str, Array]], Arrays]
+NamedArrays: TypeAlias = dict[str, Array]
+Runner: TypeAlias = Callable[[ir.Model, Mapping[str, Array]], NamedArrays]
 
 # Defaults of ONNX Runtime that the sessions of this package change.
 _DEFAULTS = {"session.disable_quant_qdq": "0", "session.qdq_matmulnbits_accuracy_level": "4"}
 
 
-def _run_anybit(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
+def _run_anybit(model: ir.Model, feeds: Mapping[str, Array]) -> NamedArrays:
     """Run the graph as `anybit.load` does, and return folded constants, too."""
     exposed, folded = _fold_constants(_expose_outputs(model))
     if not exposed.graph.outputs:
@@ -43,13 +43,13 @@ def _run_anybit(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     )
 
 
-def _run_onnxruntime(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
+def _run_onnxruntime(model: ir.Model, feeds: Mapping[str, Array]) -> NamedArrays:
     """Run the nodes without optimization or constant folding."""
     exposed = _expose_outputs(model)
     return run_session(make_session(make_runnable(exposed, exposed)), feeds)
 
 
-def _run_optimized(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
+def _run_optimized(model: ir.Model, feeds: Mapping[str, Array]) -> NamedArrays:
     """Fold constants, and run with the default options of ONNX Runtime.
 
     ONNX Runtime does not fuse nodes around graph outputs. So it optimizes the model as it is, and
@@ -73,7 +73,7 @@ def _run_optimized(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     return constants | {name: array for name, array in results.items() if name in names}
 
 
-def _run_reference(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
+def _run_reference(model: ir.Model, feeds: Mapping[str, Array]) -> NamedArrays:
     """Run the evaluator of the onnx package, with the reference code of our operators."""
     from onnx.reference import ReferenceEvaluator
 
@@ -92,7 +92,7 @@ def _run_reference(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
     }
 
 
-def _run_compiled(model: ir.Model, feeds: Mapping[str, Array]) -> Arrays:
+def _run_compiled(model: ir.Model, feeds: Mapping[str, Array]) -> NamedArrays:
     """Run the result of `anybit.compile`, including the code tensors inside integer regions."""
     return run_session(make_session(_expose_outputs(pipeline.compile_exposed(model))), feeds)
 
@@ -124,7 +124,7 @@ def check_runner(name: str) -> None:
         raise OptionError(f"runner must be one of {', '.join(RUNNERS)}, got {name!r}")
 
 
-def capture(runner: str, model: ir.Model, feeds: Mapping[str, Array], label: str) -> Arrays:
+def capture(runner: str, model: ir.Model, feeds: Mapping[str, Array], label: str) -> NamedArrays:
     """Return all tensors that a runner computes.
 
     Raises:
@@ -157,7 +157,7 @@ def _expose_outputs(model: ir.Model) -> ir.Model:
     return exposed
 
 
-def _fold_constants(model: ir.Model) -> tuple[ir.Model, Arrays]:
+def _fold_constants(model: ir.Model) -> tuple[ir.Model, NamedArrays]:
     """Fold constants in place, and return the model and its constant outputs.
 
     Constant outputs are removed from the graph.

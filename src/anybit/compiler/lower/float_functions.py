@@ -16,12 +16,12 @@ _EPSILON = 1e-5  # default of ONNX
 _FLOAT = 1  # TensorProto.FLOAT
 
 
-Function: TypeAlias = type[p.Softmax | p.LayerNorm | p.SpatialMean]
+FunctionRecord: TypeAlias = type[p.Softmax | p.LayerNorm | p.SpatialMean]
 
 
 def find_float_function(
     node: ir.Node, x: Layout, y: Layout
-) -> tuple[Function, dict[str, Any]] | None:
+) -> tuple[FunctionRecord, dict[str, Any]] | None:
     """Return the instruction of a node, and its fields; None if there is none.
 
     Args:

@@ -4,14 +4,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
-import numpy as np
-import numpy.typing as npt
-
 from anybit import _native
 from anybit.compiler.program.encoding import Encoded, encode
-from anybit.compiler.program.program import Program
+from anybit.compiler.program.program import Floats, Program
 
-Floats = npt.NDArray[np.float32]
 _Run = TypeVar("_Run", bound=Callable[..., dict[str, Any]])
 
 

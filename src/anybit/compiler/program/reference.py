@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from anybit.arrays import Array
 from anybit.compiler.program import program as p
-
-Array = npt.NDArray[Any]
 
 
 def run(program: p.Program, inputs: Sequence[Array]) -> list[Array]:

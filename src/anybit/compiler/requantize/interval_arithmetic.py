@@ -38,9 +38,9 @@ _GATED = frozenset({"HardSwish", "Gelu"})
 
 _NEAR_ZERO = np.float32(2**-20)
 
-Pair: TypeAlias = Callable[[Array, Array], Array]
+PairFunction: TypeAlias = Callable[[Array, Array], Array]
 
-_PAIRS: dict[str, Pair] = {
+_PAIRS: dict[str, PairFunction] = {
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.expansion.traced import (
-    Shape,
+    PartialShape,
     TracedValue,
     get_constants,
     make_expression,
@@ -42,7 +42,7 @@ def trace_value(value: ir.Value, dtype: Any) -> TracedValue:
     return TracedValue(dtype, shape, value=value)
 
 
-def get_known_sizes(shape: ir.Shape) -> Shape:
+def get_known_sizes(shape: ir.Shape) -> PartialShape:
     return tuple(size if isinstance(size, int) else None for size in shape)
 
 
@@ -256,13 +256,13 @@ def merge_blocks(blocks: TracedValue, x: TracedValue, axis: int) -> TracedValue:
     return TracedValue(blocks.dtype, sizes, operation="Slice", operands=operands)
 
 
-def _get_sizes(x: TracedValue) -> Shape:
+def _get_sizes(x: TracedValue) -> PartialShape:
     assert x.shape is not None, "the rank is known: the axis was found"
     return x.shape
 
 
 def _reshape_axis(
-    x: TracedValue, sizes: Shape, axis: int, parts: Sequence[int | TracedValue]
+    x: TracedValue, sizes: PartialShape, axis: int, parts: Sequence[int | TracedValue]
 ) -> TracedValue:
     """Reshape an array to given sizes, with others in place of one axis."""
     leading, trailing = sizes[:axis], sizes[axis + 1 :]
@@ -279,7 +279,7 @@ def _reshape_axis(
     )
 
 
-def _list_sizes(x: TracedValue, sizes: Shape, start: int) -> list[int | TracedValue]:
+def _list_sizes(x: TracedValue, sizes: PartialShape, start: int) -> list[int | TracedValue]:
     """Return the sizes of consecutive axes of x, measured if one is unknown."""
     constants: list[int | TracedValue] = [size for size in sizes if size is not None]
     return constants if len(constants) == len(sizes) else [_measure(x, start, start + len(sizes))]

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from anybit.onnx.graph.constants import Array
 from anybit.ops.expression import RecordingArray
 
-Shape: TypeAlias = tuple[int | None, ...]
+PartialShape: TypeAlias = tuple[int | None, ...]
 
 
 _RELATIONS = {
@@ -48,7 +48,7 @@ class TracedValue(RecordingArray):
     def __init__(
         self,
         dtype: Any,
-        shape: Shape | None,
+        shape: PartialShape | None,
         *,
         constant: Array | None = None,
         value: ir.Value | None = None,
@@ -175,7 +175,7 @@ def get_constants(*operands: TracedValue) -> list[Array] | None:
     return arrays if len(arrays) == len(operands) else None
 
 
-def broadcast(*operands: TracedValue) -> Shape | None:
+def broadcast(*operands: TracedValue) -> PartialShape | None:
     """Return the broadcast shape of the operands; sizes are None if uncertain."""
     sizes: list[int | None] = []
     for operand in operands:

@@ -15,10 +15,10 @@ from anybit.onnx.operators.registry import get_keywords
 from anybit.onnx.runtime import FAILURES, evaluate
 from anybit.ops import Operator
 
-Arrays: TypeAlias = Sequence[Array | None]
+Operands: TypeAlias = Sequence[Array | None]
 
 
-def evaluate_operator(node: ir.Node, operator: Operator, arrays: Arrays) -> Array:
+def evaluate_operator(node: ir.Node, operator: Operator, arrays: Operands) -> Array:
     """Return the output of an operator of this package for a normalized node.
 
     Raises:
@@ -30,7 +30,7 @@ def evaluate_operator(node: ir.Node, operator: Operator, arrays: Arrays) -> Arra
         raise ModelError(f"{describe(node)}: {error}") from error
 
 
-def evaluate_standard(node: ir.Node, arrays: Arrays, opset: int, ir_version: int) -> Array | None:
+def evaluate_standard(node: ir.Node, arrays: Operands, opset: int, ir_version: int) -> Array | None:
     """Return the first output of a standard operator for other inputs; None if there is none.
 
     The runtime evaluates it instead of NumPy, because Pow, Exp and Log differ in the last bit.

@@ -17,7 +17,7 @@ from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.operators.registry import find_operator
 
-Shape: TypeAlias = tuple[int, ...]
+FixedShape: TypeAlias = tuple[int, ...]
 
 # More axes than NumPy and the runtime support.
 _MOST_AXES = 64
@@ -35,7 +35,7 @@ class Extent:
     """
 
     size: int
-    shape: Shape | None = None
+    shape: FixedShape | None = None
     array: Array | None = None
     itemsize: int = WIDEST
 
@@ -69,7 +69,7 @@ def _broadcast_extents(inputs: Extents) -> Extent | None:
     return None if shape is None else Extent(math.prod(shape), shape)
 
 
-def _broadcast_shapes(shapes: Iterable[Shape]) -> Shape | None:
+def _broadcast_shapes(shapes: Iterable[FixedShape]) -> FixedShape | None:
     """Return the broadcast shape; None if there is none, which the session reports."""
     try:
         return np.broadcast_shapes(*shapes)
@@ -92,7 +92,7 @@ def _bound_expand(inputs: Extents) -> Extent | None:
     return None if data is None or shape is None else Extent(data.size * math.prod(shape))
 
 
-def _read_sizes(shape: Extent | None) -> Shape | None:
+def _read_sizes(shape: Extent | None) -> FixedShape | None:
     """Return the elements of an input that holds a shape; None if unknown or invalid."""
     if shape is None or shape.array is None or shape.size > _MOST_AXES:
         return None
@@ -162,8 +162,8 @@ def _bound_itemsize(node: ir.Node, inputs: Extents) -> int:
 
 
 def infer_elementwise_shape(
-    node: ir.Node, shape_of: Callable[[ir.Value | None], Shape | None]
-) -> Shape | None:
+    node: ir.Node, shape_of: Callable[[ir.Value | None], FixedShape | None]
+) -> FixedShape | None:
     """Return the shape of an elementwise output, also of this package; None if uncertain."""
     if find_operator(node) is not None:  # has its inputs
         return shape_of(node.inputs[0])

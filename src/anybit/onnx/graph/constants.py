@@ -2,15 +2,15 @@
 """Constants of a graph: values that are fixed before it runs."""
 
 from hashlib import sha256
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from anybit.arrays import Array as Array
 from anybit.errors import ModelError
 
-Array: TypeAlias = npt.NDArray[Any]
 Content: TypeAlias = tuple[str, tuple[int, ...], bytes]
 
 

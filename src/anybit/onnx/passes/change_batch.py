@@ -21,8 +21,8 @@ from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.passes.fold_constants import FoldConstants
 from anybit.onnx.passes.infer_shapes import InferShapes
 
-Size: TypeAlias = int | ir.SymbolicDim
-Shapes: TypeAlias = dict[ir.Value, ir.Shape | None]
+BatchSize: TypeAlias = int | ir.SymbolicDim
+DeclaredShapes: TypeAlias = dict[ir.Value, ir.Shape | None]
 
 
 class ChangeBatch(InPlacePass):
@@ -57,7 +57,7 @@ class ChangeBatch(InPlacePass):
         return PassResult(model, True)
 
 
-def _fix(model: ir.Model, free: Size, rows: int, declared: Shapes) -> None:
+def _fix(model: ir.Model, free: BatchSize, rows: int, declared: DeclaredShapes) -> None:
     """Declare a fixed number of rows for free sizes: the computation stays the same."""
     shapes = {value: _replace_rows(value.shape, free, rows) for value in _iter_values(model)}
     shapes |= {value: _replace_rows(shape, free, rows) for value, shape in declared.items()}
@@ -79,13 +79,13 @@ def _fix(model: ir.Model, free: Size, rows: int, declared: Shapes) -> None:
         _check_elements(node, rows)
 
 
-def _replace_rows(shape: ir.Shape | None, free: Size, rows: int) -> ir.Shape | None:
+def _replace_rows(shape: ir.Shape | None, free: BatchSize, rows: int) -> ir.Shape | None:
     if shape is None:
         return None
     return ir.Shape([rows if size == free else size for size in shape])
 
 
-def _check_agrees(value: ir.Value, declared: Size, rows: int) -> None:
+def _check_agrees(value: ir.Value, declared: BatchSize, rows: int) -> None:
     actual = _get_rows(value)
     if isinstance(actual, int) and isinstance(declared, int) and actual != declared:
         raise ModelError(
@@ -150,7 +150,7 @@ def _free_batch(model: ir.Model, old: int, requested: int | str) -> ir.SymbolicD
     return free
 
 
-def _find_batch(model: ir.Model) -> Size:
+def _find_batch(model: ir.Model) -> BatchSize:
     for value in model.graph.inputs:
         rows = _get_rows(value)
         if rows is None:
@@ -162,11 +162,11 @@ def _find_batch(model: ir.Model) -> Size:
     raise ModelError("the model has no input, and so no batch")
 
 
-def _get_rows(value: ir.Value) -> Size | None:
+def _get_rows(value: ir.Value) -> BatchSize | None:
     return value.shape[0] if value.shape is not None and len(value.shape) else None
 
 
-def _set_rows(value: ir.Value, rows: Size) -> None:
+def _set_rows(value: ir.Value, rows: BatchSize) -> None:
     value.shape = ir.Shape([rows, *list(require_shape(value))[1:]])
 
 

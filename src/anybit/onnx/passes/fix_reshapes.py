@@ -15,7 +15,7 @@ from anybit.onnx.graph.require import require_graph
 from anybit.onnx.graph.shapes import get_named_sizes
 from anybit.onnx.graph.sizes import SizePropagator
 
-Size: TypeAlias = int | str | None
+NamedSize: TypeAlias = int | str | None
 
 
 class FixReshapes(InPlacePass):
@@ -49,7 +49,7 @@ class FixReshapes(InPlacePass):
 
 
 def _resolve_target(
-    target: list[Size], input_sizes: Sequence[Size], allowzero: bool
+    target: list[NamedSize], input_sizes: Sequence[NamedSize], allowzero: bool
 ) -> list[int] | None:
     """Return a constant target with 0 and -1; None if it cannot be constant.
 

@@ -10,7 +10,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from anybit.onnx.folding.evaluation import evaluate_operator
 from anybit.onnx.folding.exact_nodes import evaluate_exactly, is_exact_node
 from anybit.onnx.folding.extents import (
-    Shape,
+    FixedShape,
     find_deciding_input,
     infer_elementwise_shape,
     is_bounded,
@@ -95,7 +95,7 @@ class _Folding:
         self._model = model
         self._operators = operators
         self._codes = codes
-        self._shapes: dict[ir.Value, Shape | None] = {}
+        self._shapes: dict[ir.Value, FixedShape | None] = {}
         self._sizes = SizePropagator(self._get_known_sizes)
         self._subgraph = FoldingSubgraph(model)
         self._results = FoldedValues(model)
@@ -160,7 +160,7 @@ class _Folding:
         shape = self._shapes.get(value)
         return get_proven_sizes(value, self._model) if shape is None else shape
 
-    def _get_shape(self, value: ir.Value | None) -> Shape | None:
+    def _get_shape(self, value: ir.Value | None) -> FixedShape | None:
         if value is None:
             return None
         sizes = get_proven_sizes(value, self._model)

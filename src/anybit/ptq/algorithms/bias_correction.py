@@ -12,7 +12,7 @@ import numpy as np
 
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
-from anybit.ptq.algorithms.layer_runner import LayerRunner, Sample
+from anybit.ptq.algorithms.layer_runner import LayerInputs, LayerRunner
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight
 from anybit.ptq.specs.dynamic_grid import DynamicGrid
 
@@ -22,8 +22,8 @@ def correct_bias(
     grid: Grid | DynamicGrid | None,
     smoothing: Array | None,
     weights: Sequence[QuantizedWeight],
-    first: Sequence[Sample],
-    second: Sequence[Sample],
+    first: Sequence[LayerInputs],
+    second: Sequence[LayerInputs],
 ) -> tuple[Array, float] | None:
     """Return the bias correction of a layer and the error with it, confirmed on other samples.
 

@@ -29,7 +29,7 @@ from anybit._native import round_terms
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import Grid
 from anybit.ptq.algorithms.hessian import FactorCache, HessianFactors, Moments, factorize
-from anybit.ptq.algorithms.layer_runner import LayerRunner, Sample, scale_weight
+from anybit.ptq.algorithms.layer_runner import LayerInputs, LayerRunner, scale_weight
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight, round_to_nearest
 from anybit.ptq.config import GptqConfig
 from anybit.ptq.graph.matmul_form import MatMulForm, find_matmul_form
@@ -130,7 +130,10 @@ class GptqRounder:
     """
 
     def __init__(
-        self, grid: Grid | DynamicGrid | None, smoothing: Array | None, samples: Sequence[Sample]
+        self,
+        grid: Grid | DynamicGrid | None,
+        smoothing: Array | None,
+        samples: Sequence[LayerInputs],
     ) -> None:
         self._grid, self._smoothing, self._samples = grid, smoothing, samples
         self._cache = FactorCache()
@@ -179,7 +182,7 @@ def make_moments(
     layer: GptqLayer,
     grid: Grid | DynamicGrid | None,
     smoothing: Array | None,
-    samples: Sequence[Sample],
+    samples: Sequence[LayerInputs],
 ) -> Callable[[slice], Moments]:
     """Return a function that computes X^T X of the input of a layer, for a slice of terms."""
     runner, product, shape = layer.runner, layer.product, layer.shape

@@ -21,7 +21,7 @@ from anybit.ptq.specs.dynamic_grid import DynamicGrid
 from anybit.ptq.specs.quantize import make_rounding
 from anybit.quant_types.spec import QuantSpec
 
-Sample = dict[str, Array]
+LayerInputs = dict[str, Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class LayerRunner:
             model, [node], [next(value for value in node.outputs if value.name)]
         )
         self._session: Any = None
-        self._references: dict[int, tuple[Sample, Array, float]] = {}
+        self._references: dict[int, tuple[LayerInputs, Array, float]] = {}
         self._constants = {
             str(value.name): read_array(value)
             for value in node.inputs
@@ -117,7 +117,7 @@ class LayerRunner:
         self,
         grid: Grid | DynamicGrid | None,
         smoothing: Array | None,
-        samples: Sequence[Sample],
+        samples: Sequence[LayerInputs],
         weights: Sequence[QuantizedWeight] = (),
     ) -> float:
         """Return noise power over signal power of the layer's output."""
@@ -127,7 +127,7 @@ class LayerRunner:
         self,
         grid: Grid | DynamicGrid | None,
         smoothing: Array | None,
-        samples: Sequence[Sample],
+        samples: Sequence[LayerInputs],
         weights: Sequence[QuantizedWeight] = (),
     ) -> Iterator[tuple[float, float]]:
         """Yield the powers of noise and signal of the layer's output for each sample."""
@@ -138,7 +138,7 @@ class LayerRunner:
         self,
         grid: Grid | DynamicGrid | None,
         smoothing: Array | None,
-        samples: Iterable[Sample],
+        samples: Iterable[LayerInputs],
         weights: Sequence[QuantizedWeight] = (),
     ) -> Iterator[tuple[Array, float]]:
         """Yield the output error of each sample, and the power of its float output.
@@ -153,7 +153,7 @@ class LayerRunner:
         self,
         grid: Grid | DynamicGrid | None,
         smoothing: Array | None,
-        samples: Iterable[Sample],
+        samples: Iterable[LayerInputs],
         weights: Sequence[QuantizedWeight],
     ) -> Iterator[tuple[Array, Array, float]]:
         """Yield the quantized output, the float output and its power for each sample."""
@@ -166,7 +166,7 @@ class LayerRunner:
             quantized = self._run(feeds, kept=False)
             yield quantized, reference, power
 
-    def get_input(self, sample: Sample) -> Array:
+    def get_input(self, sample: LayerInputs) -> Array:
         """Return the float input that is quantized."""
         return sample[self.input_name]
 

@@ -12,7 +12,7 @@ from anybit.ops.grids import Grid
 from anybit.ptq.algorithms.awq import select_awq_factors
 from anybit.ptq.algorithms.bias_correction import correct_bias
 from anybit.ptq.algorithms.gptq import GptqRounder
-from anybit.ptq.algorithms.layer_runner import LayerRunner, Sample
+from anybit.ptq.algorithms.layer_runner import LayerInputs, LayerRunner
 from anybit.ptq.algorithms.range_clipping import generate_clipped_ranges
 from anybit.ptq.algorithms.round_to_nearest import QuantizedWeight
 from anybit.ptq.algorithms.smoothquant import generate_outlier_factors, generate_smoothquant_factors
@@ -35,7 +35,7 @@ class WeightRounder(Protocol):
 
 
 RounderFactory = Callable[
-    [Grid | DynamicGrid | None, Array | None, Sequence[Sample]], WeightRounder
+    [Grid | DynamicGrid | None, Array | None, Sequence[LayerInputs]], WeightRounder
 ]
 """Makes the rounder for an input's grid, channel factors and samples."""
 
@@ -48,8 +48,8 @@ BiasCorrection = Callable[
         Grid | DynamicGrid | None,
         Array | None,
         Sequence[QuantizedWeight],
-        Sequence[Sample],
-        Sequence[Sample],
+        Sequence[LayerInputs],
+        Sequence[LayerInputs],
     ],
     tuple[Array, float] | None,
 ]

@@ -18,10 +18,10 @@ from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 
-Interval: TypeAlias = tuple[float, float]
+FloatInterval: TypeAlias = tuple[float, float]
 
-UNKNOWN: Interval = (-math.inf, math.inf)
-_POSITIVE: Interval = (0.0, math.inf)
+UNKNOWN: FloatInterval = (-math.inf, math.inf)
+_POSITIVE: FloatInterval = (0.0, math.inf)
 
 # Larger constants are tables and weights; their bounds do not matter.
 _LARGEST_CONSTANT = 2**20
@@ -34,13 +34,13 @@ class Intervals:
     """Intervals of the values of a graph, whose nodes are in topological order."""
 
     def __init__(self, graph: ir.Graph) -> None:
-        self._intervals: dict[ir.Value, Interval] = {}
+        self._intervals: dict[ir.Value, FloatInterval] = {}
         for node in graph:
             interval = self._bound_node(node)
             if interval != UNKNOWN and node.outputs:
                 self._intervals[node.outputs[0]] = interval
 
-    def __call__(self, value: ir.Value | None) -> Interval:
+    def __call__(self, value: ir.Value | None) -> FloatInterval:
         """Return the lowest and the highest number that a value can hold."""
         if value is None:
             return UNKNOWN
@@ -48,7 +48,7 @@ class Intervals:
             return _bound_constant(value)
         return self._intervals.get(value, UNKNOWN)
 
-    def _bound_node(self, node: ir.Node) -> Interval:
+    def _bound_node(self, node: ir.Node) -> FloatInterval:
         if node.domain or not node.inputs:
             return UNKNOWN
         interval = self._bound_operator(node)
@@ -58,7 +58,7 @@ class Intervals:
         is_unary = is_function and len(get_varying_inputs(node)) == 1
         return interval if is_unary else _keep_sign(interval)
 
-    def _bound_operator(self, node: ir.Node) -> Interval:
+    def _bound_operator(self, node: ir.Node) -> FloatInterval:
         operator, x = node.op_type, node.inputs[0]
         if _is_square(node):
             return _POSITIVE
@@ -75,7 +75,7 @@ class Intervals:
         return self(x) if has_trait(node, _SIGN_KEEPING) else UNKNOWN
 
 
-def _bound_constant(value: ir.Value) -> Interval:
+def _bound_constant(value: ir.Value) -> FloatInterval:
     tensor = value.const_value
     if tensor is None or tensor.size > _LARGEST_CONSTANT:
         return UNKNOWN
@@ -85,7 +85,7 @@ def _bound_constant(value: ir.Value) -> Interval:
     return float(array.min()), float(array.max())
 
 
-def _keep_sign(interval: Interval) -> Interval:
+def _keep_sign(interval: FloatInterval) -> FloatInterval:
     """Return the numbers with the sign of an interval; all numbers if it has both signs."""
     if interval[0] >= 0:
         return _POSITIVE
@@ -102,19 +102,19 @@ def _is_square(node: ir.Node) -> bool:
     return bool(np.all(np.mod(read_array(exponent).astype(np.float64), 2) == 0))
 
 
-def _multiply(a: Interval, b: Interval) -> Interval:
+def _multiply(a: FloatInterval, b: FloatInterval) -> FloatInterval:
     # 0 times an infinite bound is 0: values are finite.
     products = [0.0 if 0.0 in (x, y) else x * y for x in a for y in b]
     return min(products), max(products)
 
 
-def _divide(a: Interval, b: Interval) -> Interval:
+def _divide(a: FloatInterval, b: FloatInterval) -> FloatInterval:
     if b[0] <= 0 <= b[1]:
         return _POSITIVE if a[0] >= 0 and b[0] >= 0 else UNKNOWN
     return _multiply(a, (1 / b[1], 1 / b[0]))
 
 
-def _raise_to_power(a: Interval, b: Interval) -> Interval:
+def _raise_to_power(a: FloatInterval, b: FloatInterval) -> FloatInterval:
     if a[0] < 0:
         return UNKNOWN
     if a[0] == 0 or b[0] != b[1]:
@@ -124,21 +124,21 @@ def _raise_to_power(a: Interval, b: Interval) -> Interval:
     return min(ends), max(ends)
 
 
-def _exponentiate(a: Interval) -> Interval:
+def _exponentiate(a: FloatInterval) -> FloatInterval:
     low, high = (math.exp(min(max(end, -700.0), 700.0)) for end in a)
     return (0.0 if a[0] < -700 else low), (math.inf if a[1] > 700 else high)
 
 
-def _take_root(a: Interval) -> Interval:
+def _take_root(a: FloatInterval) -> FloatInterval:
     return math.sqrt(max(a[0], 0.0)), math.sqrt(max(a[1], 0.0))
 
 
-def _take_magnitude(a: Interval) -> Interval:
+def _take_magnitude(a: FloatInterval) -> FloatInterval:
     high = max(-a[0], a[1])
     return (0.0 if a[0] <= 0 <= a[1] else min(abs(a[0]), abs(a[1]))), high
 
 
-_UNARY: dict[str, Callable[[Interval], Interval]] = {
+_UNARY: dict[str, Callable[[FloatInterval], FloatInterval]] = {
     "Abs": _take_magnitude,
     "Exp": _exponentiate,
     "Neg": lambda a: (-a[1], -a[0]),
@@ -146,7 +146,7 @@ _UNARY: dict[str, Callable[[Interval], Interval]] = {
     "Relu": lambda a: (max(a[0], 0.0), max(a[1], 0.0)),
     "Sqrt": _take_root,
 }
-_BINARY: dict[str, Callable[[Interval, Interval], Interval]] = {
+_BINARY: dict[str, Callable[[FloatInterval, FloatInterval], FloatInterval]] = {
     "Add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
     "Div": _divide,
     "Mul": _multiply,
@@ -155,7 +155,7 @@ _BINARY: dict[str, Callable[[Interval, Interval], Interval]] = {
 }
 
 
-def _bound_clip(node: ir.Node, inputs: Sequence[Interval]) -> Interval:
+def _bound_clip(node: ir.Node, inputs: Sequence[FloatInterval]) -> FloatInterval:
     low, high = get_attribute(node, "min", -math.inf), get_attribute(node, "max", math.inf)
     if len(inputs) > 1 and node.inputs[1] is not None:
         low = inputs[1][0]
@@ -165,7 +165,7 @@ def _bound_clip(node: ir.Node, inputs: Sequence[Interval]) -> Interval:
     return min(max(x[0], low), high), max(min(x[1], high), low)
 
 
-def _bound_variadic(operator: str, inputs: Sequence[Interval]) -> Interval:
+def _bound_variadic(operator: str, inputs: Sequence[FloatInterval]) -> FloatInterval:
     """Return the bounds of Concat, Max or Min."""
     lows, highs = zip(*inputs, strict=True)
     if operator == "Concat":

@@ -40,7 +40,7 @@ from anybit.ptq.search.model_copies import map_on_copies
 from anybit.ptq.specs.quantize import quantize_to_grid
 from anybit.quant_types.spec import QuantSpec
 
-Result = TypeVar("Result")
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class SensitivityProbe:
         return run_session(self._session, sample | self._feeds | dict(replaced))
 
 
-Query: TypeAlias = Callable[[SensitivityProbe], Result]
+Query: TypeAlias = Callable[[SensitivityProbe], Answer]
 """A function of a probe, which a worker calls."""
 
 
@@ -230,9 +230,9 @@ def measure_sensitivity(
     executor: Executor,
     model: ir.Model,
     spec: ProbeSpec,
-    queries: Sequence[Query[Result]],
+    queries: Sequence[Query[Answer]],
     progress: Callable[[float], None],
-) -> tuple[dict[ActivationTensor, list[float]], list[Result]]:
+) -> tuple[dict[ActivationTensor, list[float]], list[Answer]]:
     """Measure the noise of each activation, and evaluate queries on the same probes.
 
     Returns:

@@ -20,7 +20,7 @@ from anybit.ptq.algorithms import registry
 from anybit.ptq.algorithms.gptq import GptqRounder, find_gptq_layer, is_wide, make_moments
 from anybit.ptq.algorithms.hessian import Moments
 from anybit.ptq.algorithms.layer_params import LayerParams
-from anybit.ptq.algorithms.layer_runner import LayerRunner, Sample, compute_noise_ratio
+from anybit.ptq.algorithms.layer_runner import LayerInputs, LayerRunner, compute_noise_ratio
 from anybit.ptq.algorithms.range_clipping import (
     RangeCandidate,
     clip_range,
@@ -119,7 +119,7 @@ class LayerSearch:
         return self._round(fallbacks, samples)
 
     def compute_moments(
-        self, params: LayerParams, samples: Sequence[Sample]
+        self, params: LayerParams, samples: Sequence[LayerInputs]
     ) -> dict[TargetNode, list[Moments]]:
         """Return X^T X of the inputs of layers with shared weights, one per slice of terms."""
         moments: dict[TargetNode, list[Moments]] = {}
@@ -179,7 +179,7 @@ class LayerSearch:
         widest: LayerParams,
         spec: QuantSpec,
         statistics: TensorStatistics,
-        samples: Sequence[Sample],
+        samples: Sequence[LayerInputs],
     ) -> list[LayerParams]:
         """Return the other candidates that have little error on some of the samples.
 
@@ -234,7 +234,7 @@ class LayerSearch:
             yield LayerParams(grid, scaled.smoothing)
 
     def _select_best(
-        self, candidates: Sequence[LayerParams], samples: Sequence[Sample], share: int
+        self, candidates: Sequence[LayerParams], samples: Sequence[LayerInputs], share: int
     ) -> list[LayerParams]:
         """Return one of `share` candidates, those with the least error."""
         errors = [self._measure(candidate, samples).error for candidate in candidates]
@@ -289,7 +289,7 @@ class LayerSearch:
         return self._correct_biases(params, samples.compare, samples.confirm)
 
     def _correct_biases(
-        self, params: LayerParams, compare: Sequence[Sample], confirm: Sequence[Sample]
+        self, params: LayerParams, compare: Sequence[LayerInputs], confirm: Sequence[LayerInputs]
     ) -> LayerParams:
         """Return the parameters with biases that cancel the mean error."""
         errors, corrections = dict(params.errors), {}
@@ -311,7 +311,9 @@ class LayerSearch:
             for generate in registry.FACTOR_GENERATORS:
                 yield from generate(statistics, magnitudes, self._config.scaling)
 
-    def _round_to_nearest(self, candidate: LayerParams, samples: Sequence[Sample]) -> LayerParams:
+    def _round_to_nearest(
+        self, candidate: LayerParams, samples: Sequence[LayerInputs]
+    ) -> LayerParams:
         """Return a candidate with its errors, and weights rounded to nearest."""
         weights = {
             runner.layer: runner.round_to_nearest(candidate.smoothing)
@@ -320,7 +322,7 @@ class LayerSearch:
         }
         return replace(self._measure(candidate, samples), weights=weights)
 
-    def _measure(self, candidate: LayerParams, samples: Sequence[Sample]) -> LayerParams:
+    def _measure(self, candidate: LayerParams, samples: Sequence[LayerInputs]) -> LayerParams:
         """Return a candidate with its errors on samples."""
         errors = {
             runner.layer: compute_noise_ratio(self._compute_powers(runner, candidate, samples))
@@ -334,7 +336,7 @@ class LayerSearch:
         return measured
 
     def _compute_powers(
-        self, runner: LayerRunner, candidate: LayerParams, samples: Sequence[Sample]
+        self, runner: LayerRunner, candidate: LayerParams, samples: Sequence[LayerInputs]
     ) -> Iterator[tuple[float, float]]:
         """Return the powers of noise and signal of each sample, computed once.
 
@@ -348,7 +350,7 @@ class LayerSearch:
         return (powers[id(sample)] for sample in samples)
 
 
-def _subsample(samples: Sequence[Sample], share: int) -> Sequence[Sample]:
+def _subsample(samples: Sequence[LayerInputs], share: int) -> Sequence[LayerInputs]:
     """Return one of `share` samples, and the last one, which has the largest magnitudes."""
     return [*samples[:-1][: max(len(samples) // share, 1)], samples[-1]]
 

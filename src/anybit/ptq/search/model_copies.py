@@ -15,24 +15,23 @@ import onnx_ir as ir
 from anybit.onnx.files.message import deserialize, serialize
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.parallel import Executor
+from anybit.parallel.executor import Task, TaskResult
 
 Common = TypeVar("Common")
-Task = TypeVar("Task")
-Result = TypeVar("Result")
 
 # The place of a node and the index of one of its outputs, or the name of another value.
 _Reference: TypeAlias = tuple[int, int | None] | str | None
 
-MakeWorker = Callable[[ir.Model, Common], Callable[[Task], Result]]
+MakeWorker = Callable[[ir.Model, Common], Callable[[Task], TaskResult]]
 
 
 def map_on_copies(
     executor: Executor,
     model: ir.Model,
-    make_worker: MakeWorker[Common, Task, Result],
+    make_worker: MakeWorker[Common, Task, TaskResult],
     context: Common,
     tasks: Iterable[Task],
-) -> Iterator[Result]:
+) -> Iterator[TaskResult]:
     """Yield the result of each task on a model, in order.
 
     Args:
@@ -49,7 +48,7 @@ def map_on_copies(
     local = _ModelPickles(model)
     job = serialize(model), make_worker, local.dumps(context)
     for message in executor.map(_make_remote_worker, job, map(local.dumps, tasks)):
-        result: Result = local.loads(message)
+        result: TaskResult = local.loads(message)
         yield result
 
 

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from anybit.ops import Operator
 from anybit.torch.dispatch.parameters import convert_to_tensors, join_call
 
-Call = Callable[..., Any]
+TensorFunction = Callable[..., Any]
 
 
 def refuse_gradients(operator: Operator, parameters: Sequence[Any]) -> None:
@@ -76,7 +76,9 @@ def register(operator: Operator, overload: Any, backward: Any, library: Any) -> 
     torch.library.register_autograd(backward.name(), refuse, lib=library)
 
 
-def make_differentiable_call(operator: Operator, overload: Any, backward: Any) -> tuple[Call, Call]:
+def make_differentiable_call(
+    operator: Operator, overload: Any, backward: Any
+) -> tuple[TensorFunction, TensorFunction]:
     """Return the operator for eager calls with gradients, and its derivative.
 
     The operator is a function of (call, *tensors), see `split_call`. The derivative is a function
@@ -138,7 +140,7 @@ def _make_backward_function(operator: Operator, backward: Any) -> type[torch.aut
 
 
 def _compute_gradients(
-    operator: Operator, backward: Call, ctx: Any, gradient: torch.Tensor
+    operator: Operator, backward: TensorFunction, ctx: Any, gradient: torch.Tensor
 ) -> tuple[Any, ...]:
     """Return the gradients of all inputs, None for those that are not needed."""
     names = [declared.name for declared in operator.inputs]

@@ -10,8 +10,8 @@ import torch
 from torch import empty_like
 
 from anybit import _native
+from anybit.arrays import Array
 from anybit.ops import Operator
-from anybit.ops.grids import Array
 from anybit.torch.checks import check, check_backward, check_out
 from anybit.torch.dispatch.reference import make_partials_backward
 from anybit.torch.results import make_empty_result

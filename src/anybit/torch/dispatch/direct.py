@@ -19,13 +19,13 @@ from torch.compiler import is_compiling
 from anybit import _native
 from anybit.ops import Operator
 from anybit.torch.dispatch import cpu, gpu
-from anybit.torch.dispatch.parameters import NUMBERS, ONLY_X, Attributes, Call
+from anybit.torch.dispatch.parameters import NUMBERS, ONLY_X, Attributes, SplitArguments
 
 # A function that returns the result, or None for a call that is left to the dispatcher.
 Direct = Callable[[tuple[Any, ...], Attributes], torch.Tensor | None]
-Result = Callable[[tuple[Any, ...], Attributes], torch.Tensor]
+ComputeResult = Callable[[tuple[Any, ...], Attributes], torch.Tensor]
 Pick = Callable[[tuple[Any, ...]], tuple[Any, ...]]
-_Inputs = tuple[Call, tuple[Any, ...]]
+_Inputs = tuple[SplitArguments, tuple[Any, ...]]
 _BackwardPlan = tuple[tuple[str, ...], Pick, Pick]
 _Layout = tuple[tuple[int, ...], Pick, tuple[int, ...]]
 CarryBack = Callable[[Any, torch.Tensor], tuple[Any, ...]]
@@ -161,7 +161,7 @@ def _cache_backward_plans(operator: Operator) -> Callable[..., _BackwardPlan | N
 
 
 def _make_differentiable(
-    operator: Operator, on_cpu: Result, on_gpu: Result, carry_back: CarryBack
+    operator: Operator, on_cpu: ComputeResult, on_gpu: ComputeResult, carry_back: CarryBack
 ) -> Callable[..., torch.Tensor]:
     back_on_cpu, back_on_gpu = cpu.make_native_gradients(operator), gpu.make_gradients(operator)
     plan_of = _cache_backward_plans(operator)

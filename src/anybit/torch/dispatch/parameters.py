@@ -26,7 +26,7 @@ _MAX_INTEGER = 2**62
 Attributes: TypeAlias = Mapping[str, Any]
 # The attributes, the parameters with None in place of tensors, and the indices of tensors among the
 # inputs.
-Call: TypeAlias = tuple[Attributes, tuple[Any, ...], tuple[int, ...]]
+SplitArguments: TypeAlias = tuple[Attributes, tuple[Any, ...], tuple[int, ...]]
 ONLY_X: tuple[int, ...] = (0,)
 # Types of parameters that are passed to kernels without a conversion.
 NUMBERS = frozenset({float, int, bool, NoneType})
@@ -41,7 +41,7 @@ def convert_to_tensors(operator: Operator, inputs: Sequence[Any]) -> list[torch.
 
 def split_call(
     inputs: Sequence[Any], attributes: Attributes
-) -> tuple[Call, Sequence[torch.Tensor]]:
+) -> tuple[SplitArguments, Sequence[torch.Tensor]]:
     """Separate a call and its tensors. The first input is a tensor."""
     parameters = tuple(inputs[1:])
     for value in parameters:
@@ -60,7 +60,7 @@ def split_call(
     return (attributes, tuple(rest), places), tensors
 
 
-def join_call(call: Call, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+def join_call(call: SplitArguments, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
     """Return the inputs of a call from its parts."""
     _, parameters, places = call
     if len(places) == 1:

@@ -16,7 +16,7 @@ from torch.utils import _pytree
 from anybit.errors import ModelError
 from anybit.text import format_count
 
-Shapes: TypeAlias = dict[str, Any]
+DynamicShapes: TypeAlias = dict[str, Any]
 """Free sizes by argument of forward: a dict from axis to `torch.export.Dim`, or None."""
 
 # Warnings of the exporter about PyTorch itself, and about its recurrent layers.
@@ -69,7 +69,7 @@ def _ignore_warnings() -> Iterator[None]:
 
 
 def capture(
-    module: torch.nn.Module, bound: inspect.BoundArguments, shapes: Shapes | None
+    module: torch.nn.Module, bound: inspect.BoundArguments, shapes: DynamicShapes | None
 ) -> torch.export.ExportedProgram:
     """Return the graph of the module for arguments like these.
 
@@ -118,8 +118,8 @@ def _check_writes(module: torch.nn.Module, program: torch.export.ExportedProgram
 
 
 def bind_shapes(
-    bound: inspect.BoundArguments, shapes: Shapes | Sequence[Any] | None
-) -> Shapes | None:
+    bound: inspect.BoundArguments, shapes: DynamicShapes | Sequence[Any] | None
+) -> DynamicShapes | None:
     """Return free sizes by the names of the arguments, from either form of torch.export.
 
     Raises:
@@ -139,7 +139,7 @@ def bind_shapes(
     )
 
 
-def make_batch_shapes(bound: inspect.BoundArguments) -> Shapes | None:
+def make_batch_shapes(bound: inspect.BoundArguments) -> DynamicShapes | None:
     """Return shapes with a free first axis in tensors where it is as long as in the first one.
 
     None if no tensor has an axis.
@@ -153,11 +153,11 @@ def make_batch_shapes(bound: inspect.BoundArguments) -> Shapes | None:
     def shape(leaf: Any) -> dict[int, Any] | None:
         return {0: batch} if _has_rows(leaf) and leaf.shape[0] == lengths[0] else None
 
-    shapes: Shapes = _pytree.tree_map(shape, arguments)
+    shapes: DynamicShapes = _pytree.tree_map(shape, arguments)
     return shapes
 
 
-def name_sizes(bound: inspect.BoundArguments, shapes: Shapes | None) -> list[dict[int, str]]:
+def name_sizes(bound: inspect.BoundArguments, shapes: DynamicShapes | None) -> list[dict[int, str]]:
     """Return the names of the free axes of each tensor among the arguments."""
     names: list[dict[int, str]] = []
 

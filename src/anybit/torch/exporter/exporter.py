@@ -31,7 +31,7 @@ from anybit.onnx.passes import (
 from anybit.onnx.preparation import apply_passes
 from anybit.onnx.process import silence_onnx_logs
 from anybit.torch.exporter.capture import (
-    Shapes,
+    DynamicShapes,
     bind_shapes,
     capture,
     get_reason,
@@ -59,7 +59,7 @@ def export(
     *,
     kwargs: dict[str, Any] | None = None,
     dynamic_batch: bool = True,
-    dynamic_shapes: Shapes | Sequence[Any] | None = None,
+    dynamic_shapes: DynamicShapes | Sequence[Any] | None = None,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     opset: int = _OPSET,

@@ -21,7 +21,7 @@ from anybit.ops.gradient import propagate_gradients
 from anybit.torch.checks import check, check_backward
 from anybit.torch.triton.namespace import make_input
 from anybit.torch.triton.plan import Layout, Plan, Result, get_layouts
-from anybit.torch.triton.tiles import Sizes
+from anybit.torch.triton.tiles import TileSizes
 from anybit.torch.triton.traced import Traced
 
 Forward = Callable[..., torch.Tensor]
@@ -131,7 +131,7 @@ def _record_input(layout: Layout | None, place: int, varies: bool) -> Traced | N
     return make_input(place, layout.dtype_name, layout.shape, varies=varies)
 
 
-def _make_result(value: Traced, name: str, shape: Sizes, like_x: bool) -> Result:
+def _make_result(value: Traced, name: str, shape: TileSizes, like_x: bool) -> Result:
     """Return a result without the last casts, sums and reshapes, which kernels do themselves.
 
     `shape` is the shape in which the value broadcasts to x.

@@ -13,7 +13,7 @@ import sys
 from typing import Any, NamedTuple
 
 from anybit.ops.rounding import RoundingMode
-from anybit.torch.triton.traced import Shape, Traced, make_constant, make_expression
+from anybit.torch.triton.traced import StaticShape, Traced, make_constant, make_expression
 
 bool = "bool"
 float32, float64 = "float32", "float64"
@@ -41,7 +41,7 @@ class _Layout(NamedTuple):
 _LAYOUTS = {"float32": _Layout("bits32", 23, 127), "float64": _Layout("bits64", 52, 1023)}
 
 
-def make_input(place: int, dtype: str, shape: Shape, *, varies: builtins.bool) -> Traced:
+def make_input(place: int, dtype: str, shape: StaticShape, *, varies: builtins.bool) -> Traced:
     """Return the kernel argument with that index."""
     return Traced("input", (), dtype, shape, literal=place, varies=varies)
 

@@ -14,8 +14,8 @@ import torch
 from anybit.torch.triton.source import Output, Pointer, Shape, compile_kernel, generate_kernel
 from anybit.torch.triton.tiles import (
     Axes,
-    Sizes,
     Tiles,
+    TileSizes,
     get_broadcast_strides,
     get_contiguous_strides,
     make_tiles,
@@ -31,8 +31,8 @@ class Layout(NamedTuple):
     """Properties of a tensor that a kernel depends on."""
 
     dtype: torch.dtype
-    shape: Sizes
-    strides: Sizes
+    shape: TileSizes
+    strides: TileSizes
     device: torch.device
 
     @property
@@ -52,9 +52,9 @@ class Result:
     name: str
     value: Traced
     dtype: torch.dtype
-    shape: Sizes
+    shape: TileSizes
     like_x: bool
-    delivered: Sizes | None = None
+    delivered: TileSizes | None = None
 
 
 class ParameterSums:
@@ -66,7 +66,7 @@ class ParameterSums:
     `strides` are those of the gradient along the merged axes, 0 where the parameter is repeated.
     """
 
-    def __init__(self, axes: Axes, tiles: Tiles, strides: Sizes, shape: Sizes) -> None:
+    def __init__(self, axes: Axes, tiles: Tiles, strides: TileSizes, shape: TileSizes) -> None:
         rows = axes.sizes[-2] if strides[-2] else tiles.blocks_m
         columns = axes.sizes[-1] if strides[-1] else tiles.blocks_n
         self.partial_shape = (*axes.outer, rows, columns)
@@ -108,7 +108,7 @@ class Plan:
         names: Sequence[str],
         layouts: Sequence[Layout | None],
         results: Sequence[Result],
-        views: Sequence[Sizes | None] | None = None,
+        views: Sequence[TileSizes | None] | None = None,
     ) -> None:
         x = layouts[0]
         assert x is not None
@@ -124,7 +124,7 @@ class Plan:
         x: Layout,
         names: Sequence[str],
         layouts: Sequence[Layout | None],
-        views: Sequence[Sizes | None],
+        views: Sequence[TileSizes | None],
     ) -> None:
         shape, like_x = x.shape, _get_like_strides(x)
         inputs = {
@@ -267,13 +267,13 @@ def _widen(tensor: torch.Tensor) -> torch.Tensor:
     return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
-def _get_like_strides(layout: Layout) -> Sizes:
+def _get_like_strides(layout: Layout) -> TileSizes:
     """Return the strides of `torch.empty_like`."""
     meta = torch.empty_strided(layout.shape, layout.strides, device="meta")
     return tuple(torch.empty_like(meta).stride())
 
 
-def _view_strides(layout: Layout, view: Sizes | None, shape: Sizes) -> Sizes:
+def _view_strides(layout: Layout, view: TileSizes | None, shape: TileSizes) -> TileSizes:
     """Return the strides of an input, in the shape that broadcasts to x, along the axes of x."""
     meta = torch.empty_strided(layout.shape, layout.strides, device="meta")
     if view is not None:

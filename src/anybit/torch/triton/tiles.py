@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-Sizes: TypeAlias = tuple[int, ...]
+TileSizes: TypeAlias = tuple[int, ...]
 
 # Sixteen elements per thread: four transfers of 16 bytes of float32 are in flight at once, and
 # expressions of parameters are computed once for all of them.
@@ -28,11 +28,11 @@ _WASTE = 1.125
 class Axes:
     """The axes of all arrays after merging: outer axes, m (one element if there is none) and n."""
 
-    sizes: Sizes
-    strides: tuple[Sizes, ...]
+    sizes: TileSizes
+    strides: tuple[TileSizes, ...]
 
     @property
-    def outer(self) -> Sizes:
+    def outer(self) -> TileSizes:
         return self.sizes[:-2]
 
 
@@ -51,7 +51,7 @@ class Tiles:
         return max(1, self.tile_m * self.tile_n // _PER_WARP)
 
 
-def merge_axes(shape: Sizes, strides: Sequence[Sizes]) -> Axes:
+def merge_axes(shape: TileSizes, strides: Sequence[TileSizes]) -> Axes:
     """Merge axes, in the order of the strides of the first array, as far as possible.
 
     `strides` has the strides of each array along the axes of `shape`, 0 where it is repeated.
@@ -85,7 +85,7 @@ def make_tiles(axes: Axes) -> Tiles:
     return Tiles(tile_m, tile_n, blocks_m, blocks_n, uneven)
 
 
-def get_broadcast_strides(shape: Sizes, strides: Sizes, target: Sizes) -> Sizes:
+def get_broadcast_strides(shape: TileSizes, strides: TileSizes, target: TileSizes) -> TileSizes:
     """Return the strides of an array along the axes of the shape to which it broadcasts."""
     aligned = [0] * (len(target) - len(shape))
     return (
@@ -94,7 +94,7 @@ def get_broadcast_strides(shape: Sizes, strides: Sizes, target: Sizes) -> Sizes:
     )
 
 
-def get_contiguous_strides(shape: Sizes) -> Sizes:
+def get_contiguous_strides(shape: TileSizes) -> TileSizes:
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 

@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 
 from anybit.ops.expression import RecordingArray
 
-Shape: TypeAlias = tuple[int, ...]
-Range: TypeAlias = tuple[float, float]
+StaticShape: TypeAlias = tuple[int, ...]
+ValueRange: TypeAlias = tuple[float, float]
 
-ANYWHERE: Range = (-math.inf, math.inf)
+ANYWHERE: ValueRange = (-math.inf, math.inf)
 LIMIT = 2**24
 
 
@@ -42,11 +42,11 @@ class Traced(RecordingArray):
         operation: str,
         operands: tuple["Traced", ...],
         dtype: str,
-        shape: Shape,
+        shape: StaticShape,
         *,
         literal: Any = None,
         varies: bool = False,
-        range: Range = ANYWHERE,
+        range: ValueRange = ANYWHERE,
     ) -> None:
         self.operation = operation
         self.operands = operands
@@ -134,9 +134,9 @@ def make_expression(
     operation: str,
     *operands: Traced,
     dtype: str | None = None,
-    shape: Shape | None = None,
+    shape: StaticShape | None = None,
     literal: Any = None,
-    range: Range = ANYWHERE,
+    range: ValueRange = ANYWHERE,
 ) -> Traced:
     """Return the result of an operation, which is elementwise unless a shape is passed."""
     return Traced(
@@ -150,7 +150,7 @@ def make_expression(
     )
 
 
-def broadcast_shapes(*operands: Traced) -> Shape:
+def broadcast_shapes(*operands: Traced) -> StaticShape:
     """Return the shape to which the operands broadcast."""
     rank = max(operand.ndim for operand in operands)
     aligned = [(1,) * (rank - operand.ndim) + operand.shape for operand in operands]

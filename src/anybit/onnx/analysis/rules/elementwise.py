@@ -22,8 +22,8 @@ from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import IntegerGrid
 
-Function = Callable[[Array], Array]
-Scales = Callable[[CodeRanges], Sequence[tuple[Array, Array]]]
+ElementFunction = Callable[[Array], Array]
+FindScales = Callable[[CodeRanges], Sequence[tuple[Array, Array]]]
 """Further candidate scales and zero-points of results."""
 
 _ZERO = np.float32(0)
@@ -125,7 +125,7 @@ def infer_neg(node: ir.Node, view: View) -> AbstractValue | None:
     )
 
 
-def make_rule(function: Function) -> Callable[[ir.Node, View], AbstractValue | None]:
+def make_rule(function: ElementFunction) -> Callable[[ir.Node, View], AbstractValue | None]:
     """Return the rule of a function without parameters."""
 
     def rule(node: ir.Node, view: View) -> AbstractValue | None:
@@ -157,10 +157,10 @@ _INTEGERS = {
 def apply_function(
     node: ir.Node,
     view: View,
-    function: Function,
+    function: ElementFunction,
     axis: int | None = None,
     *parameters: Array,
-    scales: Scales = lambda codes: (),
+    scales: FindScales = lambda codes: (),
     turns: Sequence[float] = (0.0,),
     among: bool = False,
     at: int = 0,
