@@ -2,7 +2,7 @@
 """Transformers of PyTorch with random weights, as exported to ONNX.
 
 `TRANSFORMERS` maps names to functions that return a module, its example inputs by name, and the
-axes of these whose sizes are free.
+axes of these whose sizes are dynamic.
 """
 
 from collections.abc import Callable, Mapping
@@ -129,27 +129,27 @@ class Conformer(nn.Module):
 
 @dataclass(frozen=True)
 class Transformer:
-    """A module, the inputs that it is exported with, and free axes of these.
+    """A module, the inputs that it is exported with, and dynamic axes of these.
 
     Attributes:
         module: The module.
         inputs: Its inputs by name.
-        free: Names of free axes by input.
-        sizes: Sizes of free axes that are measured, by title.
+        dynamic: Names of dynamic axes by input.
+        sizes: Sizes of dynamic axes that are measured, by title.
     """
 
     module: nn.Module
     inputs: Mapping[str, Tensor]
-    free: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    dynamic: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     sizes: Mapping[str, Mapping[str, int]] = field(default_factory=lambda: {"": {}})
 
     def feeds(self, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
-        """Return inputs whose free axes have some sizes."""
+        """Return inputs whose dynamic axes have some sizes."""
         feeds = {}
         for name, x in self.inputs.items():
             shape = list(x.shape)
-            for axis, free in self.free.get(name, {}).items():
-                shape[axis] = sizes[free]
+            for axis, symbol in self.dynamic.get(name, {}).items():
+                shape[axis] = sizes[symbol]
             array = np.random.default_rng(0).standard_normal(shape)
             if not x.is_floating_point():
                 array = np.broadcast_to(np.arange(shape[-1]), shape)
@@ -194,17 +194,17 @@ def export_transformer(name: str, path: Path, *, seed: int = 0) -> Transformer:
     transformer = TRANSFORMERS[name]()
     dims = {
         axis: torch.export.Dim(axis, max=400)
-        for axes in transformer.free.values()
+        for axes in transformer.dynamic.values()
         for axis in axes.values()
     }
-    free = [
-        {place: dims[axis] for place, axis in transformer.free.get(name, {}).items()}
+    dynamic = [
+        {place: dims[axis] for place, axis in transformer.dynamic.get(name, {}).items()}
         for name in transformer.inputs
     ]
     shapes = None
     if dims:
         positional = sum(not key.startswith("past") for key in transformer.inputs)
-        shapes = (*free[:positional], tuple(free[positional:]))
+        shapes = (*dynamic[:positional], tuple(dynamic[positional:]))
     program = torch.onnx.export(
         transformer.module.eval(),
         tuple(transformer.inputs.values()),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Declared inputs and outputs of models, and arrays bound to them.
 
-A free size is one that the file leaves open: it has a name, no value, or the -1 of some exporters.
+A dynamic size is one that the file leaves open: a name, no value, or the -1 of some exporters.
 Rows lie along the first axis. An input whose first size is fixed to n takes k * n rows, with the
 same k for all such inputs: k slices, each a run of its own.
 """
@@ -36,8 +36,8 @@ class Shaped(Protocol):
 class TensorInfo:
     """A declared input or output.
 
-    `shape` has an int for a fixed size, and a name or None for a free one. It is None if the rank
-    is unknown. `may_be_empty` allows 0 rows.
+    `shape` has an int for a fixed size, and a name or None for a dynamic one. It is None if the
+    rank is unknown. `may_be_empty` allows 0 rows.
     """
 
     name: str
@@ -50,7 +50,7 @@ class TensorInfo:
 
     @property
     def rows(self) -> int | None:
-        """The first size, or None if it is free."""
+        """The first size, or None if it is dynamic."""
         first = self.shape[0] if self.shape else None
         return first if isinstance(first, int) else None
 
@@ -240,7 +240,7 @@ def bind_batches(inputs: Sequence[TensorInfo], feeds: Feeds) -> tuple[dict[str, 
 
 
 def check_sizes(inputs: Sequence[TensorInfo], feeds: Mapping[str, Shaped]) -> None:
-    """Raise DataError if free sizes of the same name differ."""
+    """Raise DataError if dynamic sizes of the same name differ."""
     sizes: dict[str, int] = {}
     for tensor in inputs:
         for size, name in zip(feeds[tensor.name].shape, tensor.shape or (), strict=False):

@@ -81,7 +81,7 @@ def test_run_takes_shapes_of_random_inputs(shell: Shell) -> None:
     error = shell.fails("run", "r.onnx")
     assert "the model cannot be run" in error
     assert error.endswith(
-        "free sizes are assumed to be 1: x has [n, 4], run with [1, 4]; give real ones with "
+        "dynamic sizes are assumed to be 1: x has [n, 4], run with [1, 4]; give real ones with "
         "--shape or --input"
     )
     assert "x has [n, 4]" in shell.fails("diff", "r.onnx")
@@ -369,6 +369,6 @@ def test_clean_notes_data_dependent_sizes(shell: Shell) -> None:
     onnx.save(onnx.parser.parse_model(text), "n.onnx")
     code, out, _ = shell("clean", "n.onnx", "-o", "c.onnx")
     assert code == 0
-    assert "note: sizes that depend on the data are free, not fixed: y\n" in out
+    assert "note: sizes that depend on the data are dynamic, not fixed: y\n" in out
     code, out, _ = shell("clean", "c.onnx", "-o", "again.onnx")
     assert (code, "note:" in out) == (0, False)

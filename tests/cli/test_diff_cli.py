@@ -279,7 +279,7 @@ def test_unknown_runner_is_reported_without_sizes(shell: Shell) -> None:
 def test_diff_takes_shapes_of_random_inputs(shell: Shell) -> None:
     onnx.save(model([node("Relu", "x", domain="")], inputs={"x": ["n", 4]}), "free.onnx")
     _, out, _ = shell("diff", "free.onnx", "--all")
-    assert "free sizes are assumed to be 1: x has [n, 4], run with [1, 4]" in out
+    assert "dynamic sizes are assumed to be 1: x has [n, 4], run with [1, 4]" in out
     _, out, _ = shell("diff", "free.onnx", "--all", "--shape", "x=5,4")
     assert re.search(r" y +Relu +the_Relu +20 ", out)
     assert "assumed" not in out

@@ -143,7 +143,7 @@ LEFT = {
         single = Div(n, n)
         t = Concat(n, single, flat) axis=0""",
         "f = Reshape(p, t)",
-        "node 'n7' (Reshape) computes [n, ?, 20], and more than one of these is free",
+        "node 'n7' (Reshape) computes [n, ?, 20], and more than one of these is dynamic",
     ),
     "of elements": (
         """

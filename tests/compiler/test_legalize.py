@@ -222,7 +222,7 @@ def test_compile_leaves_mean_of_moved_pair():
 
 
 def test_fix_shapes_sets_free_sizes() -> None:
-    """Leave layers of free sizes, and count them once the sizes are fixed."""
+    """Leave layers of dynamic sizes, and count them once the sizes are fixed."""
     constants = {
         "scale": 0.5,
         "zero": 0,
@@ -249,14 +249,14 @@ def test_fix_shapes_sets_free_sizes() -> None:
     undeclared.graph.input[0].type.tensor_type.ClearField("shape")
     for item, shape in [(proto, "x=1,3,224,224"), (undeclared, "x=1,3,224,224")]:
         result = anybit.compile(item).report
-        assert result.has_free_sizes
+        assert result.has_dynamic_sizes
         assert {layer.reason for layer in result.layers} == {
             "its shape is unknown at compile time: input sizes are dynamic; give sizes such as "
             f"--shape {shape}"
         }
         actual = anybit.compile(item, shapes={"x": (1, 3, 7, 9)})
         assert actual.report.coverage == "2 of 2 layers, 100 % of MACs"
-        assert not actual.report.has_free_sizes
+        assert not actual.report.has_dynamic_sizes
     actual = anybit.compile(proto, shapes={"x": (1, 3, 7, 9)})
     x = random(2, 3, 7, 9, seed=3)
     np.testing.assert_array_equal(actual.run(x)["y"], anybit.load(proto).run(x)["y"])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows that a graph selects by their numbers: programs compute row by row, so that it keeps these.
 
-The number of rows is free. What a node does with two rows says nothing about more of them.
+The number of rows is dynamic. What a node does with two rows says nothing about more of them.
 """
 
 import numpy as np

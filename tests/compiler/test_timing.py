@@ -138,7 +138,7 @@ def test_report_names_remedy_for_slow_model() -> None:
     assert "--integer-only" not in middle
     first = whole.compiled[0]
     free = replace(first, layer=replace(first.layer, macs=None), guarantee=None)
-    unknown = replace(two, layers=(*two.layers, free), has_free_sizes=True)
+    unknown = replace(two, layers=(*two.layers, free), has_dynamic_sizes=True)
     assert "--shape" in unknown.whole
     assert "--integer-only" not in unknown.whole
     fixed = replace(one, layers=(*one.layers, free))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reshapes whose computed target has one free size get a constant one."""
+"""Reshapes whose computed target has one dynamic size get a constant one."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def test_fix_reshapes_one_free_size(parts: str, target: list[int], allowzero: in
 
 @pytest.mark.parametrize("parts", ["zero both", "both minus", "batch both four"])
 def test_fix_reshapes_others_stay(parts: str) -> None:
-    """Ambiguous targets stay: 0 rows determine no size, and two free sizes leave a choice."""
+    """Ambiguous targets stay: 0 rows determine no size, and two dynamic sizes leave a choice."""
     result = read(reshaped(parts)).clone()
     InferShapes()(result)
     assert not FixReshapes()(result).modified
@@ -79,7 +79,7 @@ def test_fix_reshapes_zero_is_the_size_that_it_stands_for() -> None:
 
 
 def test_fix_reshapes_sizes_of_one_name_stay_where_they_are() -> None:
-    """Keep each of two free sizes, except those of other tensors or positions."""
+    """Keep each of two dynamic sizes, except those of other tensors or positions."""
     nodes = [
         standard("Shape", "x", "s"),
         standard("Cast", "s", "c", to=onnx.TensorProto.INT32),

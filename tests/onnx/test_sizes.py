@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constant results of computations with known sizes, next to free sizes."""
+"""Constant results of computations with known sizes, next to dynamic sizes."""
 
 from typing import Any
 
@@ -70,7 +70,7 @@ FOUND: dict[str, tuple[list[onnx.NodeProto], list[int | None] | int | None]] = {
         ],
         [15, 3],
     ),
-    "free product": (
+    "dynamic product": (
         [standard("Shape", "x", "s"), standard("Add", "s three", "y")],
         [None, 8, 6],
     ),

@@ -160,7 +160,7 @@ def test_stale_shapes_sizes_that_depend_on_data_are_free(form: str) -> None:
         [None],
     ]
     (remark,) = [remark for remark in made.remarks if "depend on the data" in remark]
-    assert "sizes that depend on the data are free, not fixed: " in remark
+    assert "sizes that depend on the data are dynamic, not fixed: " in remark
     assert all(name in remark for name in ("places", "chosen", "y"))
     plain = ort.InferenceSession(ir.to_proto(made.model).SerializeToString())
     ones = np.ones((2, 3), np.float32)

@@ -16,7 +16,7 @@ from anybit.ptq.specs.quantize import select_block_operator
 
 
 def make_quantizer_graph(grid: DynamicGrid, sizes: Sequence[int | None]) -> ir.Model:
-    """Return a model that quantizes x; sizes of None are free."""
+    """Return a model that quantizes x; sizes of None are dynamic."""
     shape = [f"n{axis}" if size is None else size for axis, size in enumerate(sizes)]
     proto = model([node("Identity", "x", domain="")], {}, inputs={"x": shape}, opsets={"": 18})
     network = ir.from_proto(proto)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small sentence encoder: one block of attention and GELU on tokens, with free sizes."""
+"""A small sentence encoder: one block of attention and GELU on tokens, with dynamic sizes."""
 
 import numpy as np
 import onnx

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks that `anybit.torch.export` writes, with a fixed number of rows instead of a free one."""
+"""Networks of `anybit.torch.export` with a fixed number of rows instead of a dynamic one."""
 
 from pathlib import Path
 

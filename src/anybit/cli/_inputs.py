@@ -28,7 +28,8 @@ ShapesOption: TypeAlias = Annotated[
     typer.Option(
         "--shape",
         metavar="NAME=N,N,...",
-        help="Shape of a random input, e.g. x=1,3,320,320 (default: free sizes are 1). Repeatable.",
+        help="Shape of a random input, e.g. x=1,3,320,320 (default: 1 for dynamic sizes). "
+        "Repeatable.",
     ),
 ]
 

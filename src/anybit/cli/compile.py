@@ -67,7 +67,7 @@ def compile(
         typer.Option(
             "--shape",
             metavar="NAME=N,N,...",
-            help="Shape of an input with free sizes, e.g. x=1,3,320,320. Repeatable.",
+            help="Shape of an input with dynamic sizes, e.g. x=1,3,320,320. Repeatable.",
         ),
     ] = None,
     inputs: Annotated[

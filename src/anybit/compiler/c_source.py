@@ -141,7 +141,7 @@ def explain_float_nodes(model: ir.Model, report: Report) -> str:
             "recurrent layers have no integer kernel: export one step, such as torch.nn.LSTMCell, "
             "with its states as inputs and outputs, and quantize that with --integer-only"
         )
-    if report.has_free_sizes and any(layer.macs is None for layer in report.products):
+    if report.has_dynamic_sizes and any(layer.macs is None for layer in report.products):
         remedy = "give the sizes of inputs with --shape"
     if not nodes:
         regions = format_count(len(report.programs), "region")

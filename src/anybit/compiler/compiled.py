@@ -143,7 +143,7 @@ class NetworkEngine:
         self.network = region.network
         # Rows are independent, whatever number of them the file declares.
         self.inputs, self.outputs = (
-            tuple(map(_free_rows, tensors)) for tensors in (inputs, outputs)
+            tuple(map(_make_rows_dynamic, tensors)) for tensors in (inputs, outputs)
         )
         self.input_names = [value.name or "" for value in region.inputs]
         self.output_names = [value.name or "" for value in region.outputs]
@@ -179,6 +179,6 @@ def make_network_engine(
     return NetworkEngine(region, list_inputs(graph, where), outputs)
 
 
-def _free_rows(tensor: TensorInfo) -> TensorInfo:
+def _make_rows_dynamic(tensor: TensorInfo) -> TensorInfo:
     assert tensor.shape is not None, "regions have known sizes"
     return replace(tensor, shape=(None, *tensor.shape[1:]), may_be_empty=True)

@@ -55,7 +55,7 @@ from anybit.model import RuntimeEngine
 from anybit.onnx import Source
 from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.ranges import Ranges, make_input_values
-from anybit.onnx.graph.shapes import has_free_sizes
+from anybit.onnx.graph.shapes import has_dynamic_sizes
 from anybit.onnx.preparation import make_runnable, prepare_for_analysis
 from anybit.onnx.process import relax_gc, silence_onnx_logs
 from anybit.quant_types.layer_info import Guarantee
@@ -88,8 +88,8 @@ def compile(
         guarantee: The weakest guarantee of layers that are compiled; the others stay float32.
         input_ranges: Values of inputs without quantizers, by name or for the only one: "uint8",
             "uint8/255", "int8*0.5"; as for `anybit.inspect`. Other values are rounded to these.
-        shapes: Shapes of inputs, by name, whose sizes the file leaves free: layers of unknown sizes
-            stay float32. A first size of 1 keeps the number of rows free where the file does.
+        shapes: Shapes of inputs with dynamic sizes, by name: layers of unknown sizes stay float32.
+            A first size of 1 keeps the number of rows dynamic where the file does.
         time: Measure regions, layers and whole runs on one row for some seconds. Regions that are
             slower than their float nodes stay float32. The report then has `left`, these regions,
             and `speed`: times beside those of the float model and of its static int8 in ONNX
@@ -199,7 +199,7 @@ def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: boo
     report = Report(
         parts.layers,
         tuple(region.program for region in parts.regions),
-        has_free_sizes=has_free_sizes(model),
+        has_dynamic_sizes=has_dynamic_sizes(model),
         is_integer_only=integer_only,
         left=parts.left,
     )

@@ -104,7 +104,7 @@ class Report:
         programs: The programs of the integer regions.
         speed: Times of whole runs of the model and its peers, if they were measured.
         measured: Method of the times of layers.
-        has_free_sizes: Whether inputs have free sizes besides their rows, which --shape fixes.
+        has_dynamic_sizes: Whether inputs have dynamic sizes besides their rows (see --shape).
         is_integer_only: Whether activations between layers are quantized, as by --integer-only.
         left: The regions that stay float32 because that is faster, if they were measured.
     """
@@ -113,7 +113,7 @@ class Report:
     programs: tuple[Program, ...] = field(repr=False)
     speed: Speed | None = None
     measured: str = ""
-    has_free_sizes: bool = False
+    has_dynamic_sizes: bool = False
     is_integer_only: bool = False
     left: tuple[LeftRegion, ...] = ()
 
@@ -175,7 +175,7 @@ class Report:
     def _remedy(self) -> str:
         floats = [layer for layer in self.products if layer.guarantee is None]
         unknown = [layer for layer in floats if layer.macs is None]
-        if unknown and self.has_free_sizes:
+        if unknown and self.has_dynamic_sizes:
             return "layers of unknown sizes stay float; give the sizes of inputs with --shape"
         if len(floats) > len(unknown) or len(self.programs) > 1:
             requantize = "" if self.is_integer_only else "quantize with --integer-only, or "

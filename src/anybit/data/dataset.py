@@ -43,10 +43,10 @@ _MAX_BATCH = 16
 class Dataset:
     """Samples of a model's inputs: rows of the data, or whole items.
 
-    An item is split into samples along its first axis in two cases. The model leaves that axis
-    free, or fixes it to the number of rows per sample. All inputs must have as many samples, and
-    the name of a free axis must not name another axis, too. One of every four samples is held out,
-    unless there is only one.
+    An item is split into samples along its first axis in two cases. That axis is
+    dynamic, or the model fixes it to the number of rows per sample. All inputs must have as many
+    samples, and the name of a dynamic axis must not name another axis, too. One of every four
+    samples is held out, unless there is only one.
 
     Args:
         data: The path of an .npz with arrays by input name, of an .npy, or of a folder of these;
@@ -65,12 +65,12 @@ class Dataset:
         inputs: tuple[TensorInfo, ...],
         labels: str | None = None,
     ) -> None:
-        free = {info.name: info.shape[0] for info in inputs if info.shape and info.rows is None}
+        dynamic = {info.name: info.shape[0] for info in inputs if info.shape and info.rows is None}
         other_axes = {size for info in inputs for size in (info.shape or ())[1:]} - {None}
         fixed = {info.name: info.rows for info in inputs if info.rows is not None}
-        steps: dict[str, int] = dict.fromkeys(free, 1) if free else fixed
-        self._reader = SampleReader(inputs, steps, other_axes.isdisjoint(free.values()), labels)
-        self._has_free_rows, self._can_batch = bool(free), False
+        steps: dict[str, int] = dict.fromkeys(dynamic, 1) if dynamic else fixed
+        self._reader = SampleReader(inputs, steps, other_axes.isdisjoint(dynamic.values()), labels)
+        self._has_dynamic_rows, self._can_batch = bool(dynamic), False
         self._reason = "not all inputs have the same rows along their first axis"
         self._folder: Path | None = None
         self._items = self._list_items(data)
@@ -211,7 +211,7 @@ class Dataset:
         The test runs on two samples that differ. It returns None if the model takes one sample at a
         time, which leaves rows apart, too.
         """
-        if self.rows_are_samples and self._has_free_rows:
+        if self.rows_are_samples and self._has_dynamic_rows:
             searched = chain(islice(self, _SEARCHED_SAMPLES), self._iterate_spread())
             pair = find_differing_pair(searched, self._reader.steps)
             result = pair is not None and test(*pair)

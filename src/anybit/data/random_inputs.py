@@ -51,7 +51,7 @@ def describe_random_inputs(inputs: Iterable[TensorInfo]) -> str:
 
 @contextmanager
 def report_assumed_sizes(inputs: Iterable[TensorInfo]) -> Iterator[None]:
-    """Add the assumed sizes of free dimensions to the errors of a run."""
+    """Add the assumed sizes of dynamic dimensions to the errors of a run."""
     try:
         yield
     except AnybitError as error:
@@ -68,11 +68,11 @@ def _describe_assumed_sizes(inputs: Iterable[TensorInfo]) -> str:
         if any(not isinstance(size, int) for size in shape):
             sizes = text.format_shape(size if isinstance(size, int) else 1 for size in shape)
             assumed.append(f"{tensor.name} has {text.format_shape(shape)}, run with {sizes}")
-    return f"free sizes are assumed to be 1: {text.join_names(assumed, 3)}" if assumed else ""
+    return f"dynamic sizes are assumed to be 1: {text.join_names(assumed, 3)}" if assumed else ""
 
 
 def generate_random_inputs(inputs: Iterable[TensorInfo]) -> dict[str, Array]:
-    """Return normally distributed numbers (0 and 1 for integers) from seed 0; free sizes are 1.
+    """Return normally distributed numbers (0 and 1 for integers) from seed 0; dynamic sizes are 1.
 
     Raises:
         DataError: An input has no declared shape, or one with too many elements.

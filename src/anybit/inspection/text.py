@@ -266,7 +266,7 @@ def describe_work(report: ModelReport) -> str:
         return "no Conv, ConvTranspose, Gemm or MatMul"
     parts = [format_count(totals.layers, "layer")]
     if totals.unknown == totals.layers:
-        parts.append("MACs unknown because sizes are free")
+        parts.append("MACs unknown because sizes are dynamic")
     else:
         parts.append(f"{format_amount(totals.macs)} MACs")
         parts.append(f"{format_amount(totals.bops)} bit operations")

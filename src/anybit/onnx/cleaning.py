@@ -19,9 +19,9 @@ from anybit.onnx.passes import (
     BatchNormToAffine,
     ChangeBatch,
     ChannelsLast,
+    DynamicSizes,
     ExtractConvBias,
     FoldConstants,
-    FreeSizes,
     GemmToMatMul,
     Identifiers,
     InferShapes,
@@ -81,7 +81,7 @@ def clean(
     * Constants computed: quantized weights, scales, shapes.
     * No dead nodes, no identities, no unused constants and imports.
     * Every node has a unique name, every value its inferred type and shape; sizes that depend on
-      the data are free. Inputs and outputs keep their names and their order.
+      the data are dynamic. Inputs and outputs keep their names and their order.
 
     Results are equal bit for bit. Cleaning is idempotent.
 
@@ -89,12 +89,12 @@ def clean(
         source: See `anybit.onnx.read`. It is not changed.
         batch: The batch size of the model, or "dynamic" for any; see `ChangeBatch`.
         keep_quantizers: Leave quantizers of weights as they are, for compilers that need them.
-        target: A compiler, "finn" or "hls4ml". Quantizers are kept, under its names; a free batch
-            becomes 1; Gemm becomes MatMul and Add; BatchNormalization becomes Mul and Add if that
-            is bit-identical. For finn, the bias of a convolution becomes an Add. For hls4ml, an Add
-            of a constant becomes a bias, and a mean of 2^k values a convolution. Convolutions,
-            pooling and their model inputs have channels last. Inputs, constants and nodes have C++
-            names, and each input of a node has a constant of its own.
+        target: A compiler, "finn" or "hls4ml". Quantizers are kept, under its names; a dynamic
+            batch becomes 1; Gemm becomes MatMul and Add; BatchNormalization becomes Mul and Add if
+            that is bit-identical. For finn, the bias of a convolution becomes an Add. For hls4ml,
+            an Add of a constant becomes a bias, and a mean of 2^k values a convolution.
+            Convolutions, pooling and their model inputs have channels last. Inputs, constants and
+            nodes have C++ names, and each input of a node has a constant of its own.
 
     Raises:
         ModelError: The model cannot be read, an operator refuses its parameters, or the batch
@@ -107,7 +107,7 @@ def clean(
     apply_passes(model, source, Normalize())
     if StandardLayout()(model).modified and ChannelsLast not in steps:
         apply_passes(model, source, InferShapes(), MoveTransposes())
-    if batch is None and names and _has_free_batch(model):
+    if batch is None and names and _has_dynamic_batch(model):
         batch = 1
     if batch is not None:
         apply_passes(model, source, ChangeBatch(batch))
@@ -116,7 +116,7 @@ def clean(
     if steps:
         apply_passes(model, source, *(step() for step in steps), simplify)
     apply_passes(model, source, RemoveUnusedOpsetsPass(), NameNodes(), Normalize(), InferShapes())
-    remarks = run_pass(model, source, FreeSizes()).remarks
+    remarks = run_pass(model, source, DynamicSizes()).remarks
     if target == "hls4ml":
         remarks += _prepare_for_cpp(model, source)
     if names:
@@ -143,7 +143,7 @@ def _sort_constants(graph: ir.Graph) -> None:
         graph.register_initializer(value)
 
 
-def _has_free_batch(model: ir.Model) -> bool:
+def _has_dynamic_batch(model: ir.Model) -> bool:
     shapes = [value.shape for value in model.graph.inputs[:1]]
     return any(shape and not isinstance(shape[0], int) for shape in shapes)
 

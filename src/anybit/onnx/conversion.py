@@ -24,10 +24,10 @@ from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import find_operators, find_versions
 from anybit.onnx.passes import (
     AddFunctions,
+    DynamicSizes,
     ExpandMultiThreshold,
     FencePairs,
     FoldConstants,
-    FreeSizes,
     FromQdq,
     InferShapes,
     LiftOpset,
@@ -336,7 +336,7 @@ class _Work:
 
     def finish(self) -> ir.Model:
         self._run(RemoveUnusedNodesPass(), RemoveUnusedOpsetsPass())
-        self.remarks.extend(self._run_pass(FreeSizes()).remarks)
+        self.remarks.extend(self._run_pass(DynamicSizes()).remarks)
         self.remarks.extend(list_float4_remarks(self._model))
         return self._model
 

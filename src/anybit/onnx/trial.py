@@ -132,8 +132,8 @@ def compute_reference(model: ir.Model, typed: ir.Model | None = None) -> Referen
     """Run a model as it is on numbers of several magnitudes.
 
     None if it is not tried: it is large, may run for long, needs other operators, or fails on
-    random inputs with free sizes of 1. `typed` is the same model with inferred shapes, in case the
-    model does not declare them.
+    random inputs with dynamic sizes of 1. `typed` is the same model with inferred shapes, in case
+    the model does not declare them.
     """
     if not _is_harmless(model if typed is None else typed):
         return None
@@ -206,7 +206,7 @@ def _is_harmless(model: ir.Model) -> bool:
 
 
 def _count_elements(value: ir.Value) -> int | None:
-    """Return the number of elements with free sizes of 1; None if the rank is unknown."""
+    """Return the number of elements with dynamic sizes of 1; None if the rank is unknown."""
     if value.shape is None:
         return None
     count = 1

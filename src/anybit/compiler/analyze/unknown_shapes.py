@@ -9,7 +9,7 @@ import onnx_ir as ir
 from anybit.compiler.reason import Reason
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.names import describe
-from anybit.onnx.graph.shapes import get_named_sizes, get_proven_sizes, has_free_sizes
+from anybit.onnx.graph.shapes import get_named_sizes, get_proven_sizes, has_dynamic_sizes
 from anybit.onnx.graph.sizes import SizePropagator
 from anybit.text import format_shape as format_sizes
 
@@ -87,7 +87,7 @@ class ShapeDiagnosis:
             if sizes is not None and any(size is not None for size in sizes.flat):
                 return (
                     f"{describe(node)} computes {format_sizes(sizes.flat)}, "
-                    "and more than one of these is free"
+                    "and more than one of these is dynamic"
                 )
             origin = self._origin(value)
             if origin is not None:
@@ -128,18 +128,18 @@ class ShapeDiagnosis:
     @cached_property
     def _remedy(self) -> str:
         inputs = [x for x in self._model.graph.inputs if not x.is_initializer()]
-        if has_free_sizes(self._model):
-            free = [x for x in inputs if self._is_unknown(x)]
+        if has_dynamic_sizes(self._model):
+            dynamic = [x for x in inputs if self._is_unknown(x)]
             options = " ".join(
-                f"--shape {x.name}={_describe_sizes(x)}" for x in free[:_MOST_INPUTS]
+                f"--shape {x.name}={_describe_sizes(x)}" for x in dynamic[:_MOST_INPUTS]
             )
-            return f"; give sizes such as {options}{' ...' if len(free) > _MOST_INPUTS else ''}"
+            return f"; give sizes such as {options}{' ...' if len(dynamic) > _MOST_INPUTS else ''}"
         fixed = all(x.shape is not None and x.shape.is_static() for x in inputs)
         return "" if fixed else "; fixing the batch size may help: anybit clean --batch 1"
 
 
 def _describe_sizes(value: ir.Value) -> str:
-    """Return sizes as --shape takes them, with examples for free ones."""
+    """Return sizes as --shape takes them, with examples for dynamic ones."""
     if value.shape is None:
         return "1,3,224,224"
     first, *others = value.shape if len(value.shape) else [1]

@@ -96,7 +96,7 @@ class Values:
     def rows(self, value: ir.Value) -> object:
         """Return a key for the number of rows: equal only where the numbers certainly are.
 
-        No instruction changes it. Two free sizes of a file may differ unless they have one name.
+        No instruction changes it. Two dynamic sizes of a file may differ unless they have one name.
         """
         if value in self._rows:
             return self._rows[value]

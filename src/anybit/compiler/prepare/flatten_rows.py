@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leading axes of free sizes, merged around products of codes with computed scales.
+"""Leading axes of dynamic sizes, merged around products of codes with computed scales.
 
 A program works on rows of known sizes. Nodes that treat every position alike, such as those of
 transformers on batch x time x channels, do the same on (batch x time) x channels.
@@ -31,7 +31,7 @@ _FIRST_WITH_ZEROS = 14
 def flatten_rows(model: ir.Model) -> None:
     """Merge all axes but the last of nodes around products with computed scales, in place.
 
-    Only axes of free sizes are merged, and only where all nodes treat positions alike.
+    Only axes of dynamic sizes are merged, and only where all nodes treat positions alike.
     """
     if model.graph.opset_imports.get("", 1) < _FIRST_OPSET:
         return
@@ -116,7 +116,7 @@ class _Flattening:
         return is_constant(value) or value in self._constants
 
     def _is_open(self, value: ir.Value) -> bool:
-        """Return whether a value has rows and positions of free sizes, and known channels."""
+        """Return whether a value has rows and positions of dynamic sizes, and known channels."""
         sizes = get_named_sizes(value, self._model)
         return (
             sizes is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes of inputs that a file leaves free."""
+"""Fixed shapes for inputs with dynamic sizes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ from anybit.onnx.preparation import name_errors_after
 
 
 def fix_shapes(source: Source, shapes: Mapping[str, Sequence[int]]) -> Source:
-    """Return a model with these shapes of some inputs. One row leaves a free number of rows free.
+    """Return a model with these shapes of some inputs. A first size of 1 keeps rows dynamic.
 
     Raises:
         OptionError: The model has no such input, or one of another shape.
@@ -31,8 +31,8 @@ def fix_shapes(source: Source, shapes: Mapping[str, Sequence[int]]) -> Source:
     inputs = {value.name: value for value in model.graph.inputs}
     for name, sizes in shapes.items():
         rows = list(inputs[name].shape or ())[:1]
-        is_free = bool(rows) and not isinstance(rows[0], int)
-        inputs[name].shape = ir.Shape((*rows, *sizes[1:]) if is_free and sizes[0] == 1 else sizes)
+        keeps_rows = bool(rows) and not isinstance(rows[0], int) and sizes[0] == 1
+        inputs[name].shape = ir.Shape((*rows, *sizes[1:]) if keeps_rows else sizes)
     for node in iter_nodes(model.graph):
         for value in node.outputs:
             value.shape = None  # of the shapes before

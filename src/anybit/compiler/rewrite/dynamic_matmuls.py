@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Products of two tensors with computed scales, as attention has: one node for each.
 
-It quantizes both tensors and multiplies their codes. All sizes may be free.
+It quantizes both tensors and multiplies their codes. All sizes may be dynamic.
 """
 
 from collections.abc import Collection, Iterator

@@ -114,7 +114,7 @@ def _check_shapes(quantizer: OwnQuantizer) -> Iterator[Finding]:
 
 
 def _find_x_shape(quantizer: OwnQuantizer) -> tuple[int, ...] | None:
-    """Return the shape of x. A free number of rows becomes that of the parameters."""
+    """Return the shape of x. A dynamic number of rows becomes that of the parameters."""
     if quantizer.x is None or quantizer.x.shape is None:
         return None
     sizes = list(quantizer.x.shape)

@@ -9,7 +9,7 @@ from anybit.onnx.checks.subject import Subject
 from anybit.onnx.quantizer_summary import get_shape
 
 
-def check_free_sizes(subject: Subject, target: str) -> Iterator[Finding]:
+def check_dynamic_sizes(subject: Subject, target: str) -> Iterator[Finding]:
     """Yield inputs with sizes that are not fixed."""
     for value in subject.model.graph.inputs:
         if value.shape is None or not value.shape.is_static():
@@ -20,4 +20,4 @@ def check_free_sizes(subject: Subject, target: str) -> Iterator[Finding]:
             remedy = f"run anybit clean --target {target.lower()}, which makes the batch 1"
             if not batch_alone:
                 remedy = "export the model with fixed sizes"
-            yield make_error(None, "free-size", problem, remedy)
+            yield make_error(None, "dynamic-size", problem, remedy)

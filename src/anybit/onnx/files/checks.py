@@ -20,8 +20,8 @@ _MOST_NODES = 2**15
 
 _DATA_TYPES = frozenset(dtype.value for dtype in ir.DataType if dtype is not ir.DataType.UNDEFINED)
 
-FREE_SIZE = -1
-"""A free size, as some exporters write it; runtimes and the checker accept it."""
+DYNAMIC_SIZE = -1
+"""A dynamic size, as some exporters write it; runtimes and the checker accept it."""
 
 _SINGULAR = {"FLOAT": "f", "INT": "i", "STRING": "s", "TENSOR": "t", "GRAPH": "g"}
 _SINGULAR |= {"SPARSE_TENSOR": "sparse_tensor", "TYPE_PROTO": "tp"}
@@ -36,7 +36,7 @@ _ATTRIBUTE_FIELDS = {
 def check_shapes(proto: onnx.ModelProto, where: str) -> None:
     """Refuse declared shapes that no memory can hold, or inputs without elements.
 
-    -1 is a free size.
+    -1 is a dynamic size.
     """
     for graph in _iter_graphs(proto):
         initialized = {tensor.name for tensor in graph.initializer}
@@ -45,7 +45,7 @@ def check_shapes(proto: onnx.ModelProto, where: str) -> None:
             dims = [
                 dim.dim_value
                 for dim in value.type.tensor_type.shape.dim
-                if dim.HasField("dim_value") and dim.dim_value != FREE_SIZE
+                if dim.HasField("dim_value") and dim.dim_value != DYNAMIC_SIZE
             ]
             subject = f"{where}: {value.name!r} is declared with shape {_format_shape(dims)}"
             if any(dim < 0 for dim in dims) or math.prod(dims) > _MOST_ELEMENTS:

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from anybit.errors import ModelError
 from anybit.onnx.files.checks import (
-    FREE_SIZE,
+    DYNAMIC_SIZE,
     check_attributes,
     check_functions,
     check_names,
@@ -84,7 +84,7 @@ def read(source: Source) -> ir.Model:
         for graph in (model.graph, *(function.graph for function in model.functions.values())):
             ir.external_data.set_base_dir(graph, folder)
     _check_values(model, where)
-    _free_sizes(model)
+    _normalize_dynamic_sizes(model)
     return model
 
 
@@ -176,7 +176,7 @@ def _list_graphs(model: ir.Model) -> list[ir.Graph]:
     return [graph for body in bodies for graph in (body, *body.subgraphs())]
 
 
-def _free_sizes(model: ir.Model) -> None:
+def _normalize_dynamic_sizes(model: ir.Model) -> None:
     """Leave sizes open that the file writes as -1 or "?".
 
     Shape inference would take -1 for a number, and all sizes named "?" for equal.
@@ -189,7 +189,7 @@ def _free_sizes(model: ir.Model) -> None:
 
 
 def _is_open(size: int | ir.SymbolicDim) -> bool:
-    return size == FREE_SIZE or (isinstance(size, ir.SymbolicDim) and size.value == "?")
+    return size == DYNAMIC_SIZE or (isinstance(size, ir.SymbolicDim) and size.value == "?")
 
 
 def _check_values(model: ir.Model, where: str) -> None:

@@ -21,7 +21,7 @@ def count_macs(
 
     Args:
         node: A convolution or a matrix product.
-        x: Sizes of the activations. The first is a batch size, 1 if it is free.
+        x: Sizes of the activations. The first is a batch size, 1 if it is dynamic.
         weight: Sizes of the second factor.
         y: Sizes of the output, with a batch size like x.
     """
@@ -52,7 +52,7 @@ def _get_reduced_size(
 
 
 def _count_elements(sizes: Sequence[int | None] | None, batch: int | None = 1) -> int | None:
-    """Return the product of sizes, with a number for a free batch size; None if unknown."""
+    """Return the product of sizes, with a number for a dynamic batch size; None if unknown."""
     if sizes is None:
         return None
     product = 1

@@ -44,14 +44,14 @@ def get_inferred_shape(value: ir.Value) -> ir.Shape | None:
 
 
 def get_proven_sizes(value: ir.Value, model: ir.Model) -> Sizes | None:
-    """Return the proven sizes of a value; None for free or unknown sizes."""
+    """Return the proven sizes of a value; None for dynamic or unknown sizes."""
     sizes = get_named_sizes(value, model)
     numbers = (size if isinstance(size, int) else None for size in sizes or ())
     return None if sizes is None else tuple(numbers)
 
 
 def get_named_sizes(value: ir.Value, model: ir.Model) -> tuple[int | str | None, ...] | None:
-    """Return the proven sizes of a value, with the names of free sizes.
+    """Return the proven sizes of a value, with the names of dynamic sizes.
 
     `Model.run` checks that equal names of inputs have equal sizes; inference does so by
     construction.
@@ -65,11 +65,11 @@ def get_named_sizes(value: ir.Value, model: ir.Model) -> tuple[int | str | None,
 
 
 def get_sizes(shape: ir.Shape) -> tuple[int | str | None, ...]:
-    """Return the sizes of a shape: numbers, names of free sizes, or None for unnamed ones."""
+    """Return the sizes of a shape: numbers, names of dynamic sizes, or None for unnamed ones."""
     return tuple(size if isinstance(size, int) else size.value for size in shape)
 
 
-def has_free_sizes(model: ir.Model) -> bool:
+def has_dynamic_sizes(model: ir.Model) -> bool:
     """Return whether the inputs leave more than the number of rows open, such as the rank."""
     shapes = [value.shape for value in model.graph.inputs if not value.is_initializer()]
     return any(
@@ -87,12 +87,12 @@ def merge_shapes(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Sha
 def _merge_sizes(
     inferred: int | ir.SymbolicDim, declared: int | ir.SymbolicDim
 ) -> int | ir.SymbolicDim:
-    if isinstance(inferred, int) or (isinstance(declared, int) and _is_free(inferred)):
+    if isinstance(inferred, int) or (isinstance(declared, int) and _is_dynamic(inferred)):
         return inferred
-    return declared if isinstance(declared, int) or _is_free(declared) else inferred
+    return declared if isinstance(declared, int) or _is_dynamic(declared) else inferred
 
 
-def _is_free(size: int | ir.SymbolicDim) -> bool:
+def _is_dynamic(size: int | ir.SymbolicDim) -> bool:
     """Return whether the model names a size; inference names unknown ones unk__0 and so on."""
     return isinstance(size, ir.SymbolicDim) and not str(size.value or "unk__").startswith("unk__")
 
@@ -106,8 +106,8 @@ def contradicts(inferred: ir.Shape, declared: ir.Shape) -> bool:
 
 
 def claims_more(inferred: ir.Shape, declared: ir.Shape) -> bool:
-    """Return whether a declared shape fixes a size that the model leaves free."""
+    """Return whether a declared shape fixes a size that the model leaves dynamic."""
     if len(inferred) != len(declared):
         return False
     pairs = zip(inferred, declared, strict=True)
-    return any(_is_free(size) and isinstance(claimed, int) for size, claimed in pairs)
+    return any(_is_dynamic(size) and isinstance(claimed, int) for size, claimed in pairs)

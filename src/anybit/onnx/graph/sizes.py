@@ -17,7 +17,7 @@ from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 
 Partial: TypeAlias = npt.NDArray[Any]
-"""Array of rank 0 or 1: Python integers, names of free sizes, None for unknown sizes."""
+"""Array of rank 0 or 1: Python integers, names of dynamic sizes, None for unknown sizes."""
 
 # Shapes have few sizes; longer vectors are not shapes.
 _MOST_ELEMENTS = 64
@@ -31,7 +31,7 @@ class SizePropagator:
     def __init__(self, shape_of: Callable[[ir.Value], Sequence[int | str | None] | None]) -> None:
         """Store `shape_of`, which returns the reliable sizes of a value.
 
-        It may return names of free sizes: they stay unless something is computed from them.
+        It may return names of dynamic sizes: they stay unless something is computed from them.
         """
         self._shape_of = shape_of
         self._integers: dict[ir.Value, Partial] = {}

@@ -2,7 +2,7 @@
 """The operator that quantizes two tensors by computed scales and multiplies their codes.
 
 It has no reference pair. Compiled models have it in place of a MatMul of two such tensors, whose
-sizes may all be free.
+sizes may all be dynamic.
 """
 
 import onnx_ir as ir

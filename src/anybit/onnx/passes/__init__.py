@@ -11,13 +11,13 @@ from anybit.onnx.passes.compute_in_float32 import ComputeInFloat32
 from anybit.onnx.passes.drop_identities import DropIdentities
 from anybit.onnx.passes.drop_metadata import DropMetadata
 from anybit.onnx.passes.drop_zeros import DropZeros
+from anybit.onnx.passes.dynamic_sizes import DynamicSizes
 from anybit.onnx.passes.expand_multi_threshold import ExpandMultiThreshold
 from anybit.onnx.passes.extract_conv_bias import ExtractConvBias
 from anybit.onnx.passes.fence_pairs import FencePairs
 from anybit.onnx.passes.fix_reshapes import FixReshapes
 from anybit.onnx.passes.fold_batch_norm import FoldBatchNorm
 from anybit.onnx.passes.fold_constants import FoldConstants
-from anybit.onnx.passes.free_sizes import FreeSizes
 from anybit.onnx.passes.from_qdq import FromQdq
 from anybit.onnx.passes.gemm_to_matmul import GemmToMatMul
 from anybit.onnx.passes.identifiers import Identifiers
@@ -56,13 +56,13 @@ __all__ = [
     "DropIdentities",
     "DropMetadata",
     "DropZeros",
+    "DynamicSizes",
     "ExpandMultiThreshold",
     "ExtractConvBias",
     "FencePairs",
     "FixReshapes",
     "FoldBatchNorm",
     "FoldConstants",
-    "FreeSizes",
     "FromQdq",
     "GemmToMatMul",
     "Identifiers",

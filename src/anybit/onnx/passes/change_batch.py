@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another batch size, or a free one, along the first axis of inputs and outputs."""
+"""Another batch size, or a dynamic one, along the first axis of inputs and outputs."""
 
 import math
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ class ChangeBatch(InPlacePass):
     """
 
     def __init__(self, batch: int | str) -> None:
-        """Store the batch size: a number >= 1, or "dynamic" for a free size named "batch"."""
+        """Store the batch size: a number >= 1, or "dynamic" for a dynamic size named "batch"."""
         if batch != "dynamic" and (not isinstance(batch, int) or batch < 1):
             raise ModelError(f'batch must be an integer >= 1 or "dynamic", got {batch!r}')
         self._batch = batch
@@ -57,13 +57,13 @@ class ChangeBatch(InPlacePass):
         return PassResult(model, True)
 
 
-def _fix(model: ir.Model, free: BatchSize, rows: int, declared: DeclaredShapes) -> None:
-    """Declare a fixed number of rows for free sizes: the computation stays the same."""
-    shapes = {value: _replace_rows(value.shape, free, rows) for value in _iter_values(model)}
-    shapes |= {value: _replace_rows(shape, free, rows) for value, shape in declared.items()}
+def _fix(model: ir.Model, dynamic: BatchSize, rows: int, declared: DeclaredShapes) -> None:
+    """Declare a fixed number of rows for dynamic sizes: the computation stays the same."""
+    shapes = {value: _replace_rows(value.shape, dynamic, rows) for value in _iter_values(model)}
+    shapes |= {value: _replace_rows(shape, dynamic, rows) for value, shape in declared.items()}
     _forget_shapes(model)
     for value in model.graph.inputs:
-        if _get_rows(value) == free:
+        if _get_rows(value) == dynamic:
             _set_rows(value, rows)
     InferShapes()(model)
     FoldConstants(operators=False)(model)
@@ -79,10 +79,10 @@ def _fix(model: ir.Model, free: BatchSize, rows: int, declared: DeclaredShapes) 
         _check_elements(node, rows)
 
 
-def _replace_rows(shape: ir.Shape | None, free: BatchSize, rows: int) -> ir.Shape | None:
+def _replace_rows(shape: ir.Shape | None, dynamic: BatchSize, rows: int) -> ir.Shape | None:
     if shape is None:
         return None
-    return ir.Shape([rows if size == free else size for size in shape])
+    return ir.Shape([rows if size == dynamic else size for size in shape])
 
 
 def _check_agrees(value: ir.Value, declared: BatchSize, rows: int) -> None:
@@ -116,38 +116,38 @@ def _check_elements(node: ir.Node, rows: int) -> None:
 
 
 def _free_batch(model: ir.Model, old: int, requested: int | str) -> ir.SymbolicDim:
-    """Free the batch, and return its name. Errors report the requested size."""
+    """Make the batch dynamic, and return its name. Errors report the requested size."""
     before = _fold_copy(model)
     rows = {value.name: _get_rows(value) for value in _iter_values(before)}
     results = {value.name: value.shape for value in _iter_values(before)}
     targets = _read_targets(before)
     outputs = [value for value in model.graph.outputs if rows.get(value.name) in (old, None)]
-    # A unique free size marks the batch axes in every inferred shape.
-    free = ir.SymbolicDim(_choose_name(model))
+    # A unique dynamic size marks the batch axes in every inferred shape.
+    dynamic = ir.SymbolicDim(_choose_name(model))
     _forget_shapes(model)
     for value in model.graph.inputs:
         if _get_rows(value) == old:
-            _set_rows(value, free)
+            _set_rows(value, dynamic)
     FoldConstants(operators=False)(model)
     InferShapes()(model)
     unique = make_name_generator(model)
     while sum(
-        _free_target(node, free, old, results.get(node.outputs[0].name), targets, unique)
+        _make_target_dynamic(node, dynamic, old, results.get(node.outputs[0].name), targets, unique)
         for node in _find_reshapes(model)
     ):
         _forget_shapes(model)
         InferShapes()(model)
     opset = model.graph.opset_imports.get("", 1)
     for node in iter_nodes(model.graph):
-        _free_states(node, free)
-        if mixes_rows(node, free, opset):
+        _make_states_dynamic(node, dynamic)
+        if mixes_rows(node, dynamic, opset):
             raise ModelError(
                 f"{describe(node)} computes with all rows together, so that another batch gives "
                 "each row another result; export the model with that batch"
             )
     for value in outputs:
-        _check_follows(value, free, requested)
-    return free
+        _check_follows(value, dynamic, requested)
+    return dynamic
 
 
 def _find_batch(model: ir.Model) -> BatchSize:
@@ -215,7 +215,7 @@ def _read_targets(model: ir.Model) -> dict[str | None, Array]:
     }
 
 
-def _free_states(node: ir.Node, batch: ir.SymbolicDim) -> None:
+def _make_states_dynamic(node: ir.Node, batch: ir.SymbolicDim) -> None:
     """Remove zero initial states that a recurrent layer stores for a fixed batch."""
     if not has_trait(node, OpTrait.RECURRENT):
         return
@@ -234,7 +234,7 @@ def _free_states(node: ir.Node, batch: ir.SymbolicDim) -> None:
         drop_if_unread(value)
 
 
-def _free_target(
+def _make_target_dynamic(
     node: ir.Node,
     batch: ir.SymbolicDim,
     old: int,
@@ -242,7 +242,7 @@ def _free_target(
     targets: dict[str | None, Array],
     unique: NameGenerator,
 ) -> bool:
-    """Free the batch in the target of a Reshape; return whether it was fixed.
+    """Make the batch dynamic in the target of a Reshape; return whether it was fixed.
 
     A target of 0 copies the size of the input. It is equivalent to the number if the batch is the
     same axis of input and output, with the same number of elements before it.

@@ -21,8 +21,8 @@ NamedSize: TypeAlias = int | str | None
 class FixReshapes(InPlacePass):
     """Replacement of computed targets of Reshapes by constants with 0 (keep) and -1 (infer).
 
-    A Reshape stays if two free sizes differ from those of its input at the same positions. Shapes
-    are inferred.
+    A Reshape stays if two dynamic sizes differ from those of its input at the same positions.
+    Shapes are inferred.
     """
 
     def call(self, model: ir.Model) -> PassResult:

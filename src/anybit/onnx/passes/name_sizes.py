@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The caller's names of free sizes."""
+"""The caller's names of dynamic sizes."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,10 +9,10 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 
 class NameSizes(InPlacePass):
-    """Renaming of free sizes in all shapes, also in expressions such as 4*batch."""
+    """Renaming of dynamic sizes in all shapes, also in expressions such as 4*batch."""
 
     def __init__(self, sizes: Sequence[Mapping[int, str]]) -> None:
-        """Store the names of the free axes of each input."""
+        """Store the names of the dynamic axes of each input."""
         self._sizes = sizes
 
     def call(self, model: ir.Model) -> PassResult:

@@ -17,7 +17,7 @@ from anybit.errors import ModelError
 from anybit.text import format_count
 
 DynamicShapes: TypeAlias = dict[str, Any]
-"""Free sizes by argument of forward: a dict from axis to `torch.export.Dim`, or None."""
+"""Dynamic sizes by argument of forward: a dict from axis to `torch.export.Dim`, or None."""
 
 # Warnings of the exporter about PyTorch itself, and about its recurrent layers.
 _IGNORED_WARNINGS = (
@@ -26,7 +26,7 @@ _IGNORED_WARNINGS = (
 )
 
 _FIXED_SIZE = (
-    "the module fixes a size that should be free; take sizes from x.shape, or pass "
+    "the module fixes a size that should be dynamic; take sizes from x.shape, or pass "
     "dynamic_batch=False for a model of the sizes of the arguments"
 )
 _NO_GRAPH = (
@@ -120,7 +120,7 @@ def _check_writes(module: torch.nn.Module, program: torch.export.ExportedProgram
 def bind_shapes(
     bound: inspect.BoundArguments, shapes: DynamicShapes | Sequence[Any] | None
 ) -> DynamicShapes | None:
-    """Return free sizes by the names of the arguments, from either form of torch.export.
+    """Return dynamic sizes by the names of the arguments, from either form of torch.export.
 
     Raises:
         ModelError: The arguments and the entries differ.
@@ -140,7 +140,7 @@ def bind_shapes(
 
 
 def make_batch_shapes(bound: inspect.BoundArguments) -> DynamicShapes | None:
-    """Return shapes with a free first axis in tensors where it is as long as in the first one.
+    """Return shapes with a dynamic first axis in tensors where it is as long as in the first one.
 
     None if no tensor has an axis.
     """
@@ -158,12 +158,12 @@ def make_batch_shapes(bound: inspect.BoundArguments) -> DynamicShapes | None:
 
 
 def name_sizes(bound: inspect.BoundArguments, shapes: DynamicShapes | None) -> list[dict[int, str]]:
-    """Return the names of the free axes of each tensor among the arguments."""
+    """Return the names of the dynamic axes of each tensor among the arguments."""
     names: list[dict[int, str]] = []
 
-    def note(leaf: Any, free: Any) -> None:
+    def note(leaf: Any, axes: Any) -> None:
         if isinstance(leaf, torch.Tensor):
-            sizes = free if isinstance(free, dict) else dict(enumerate(free or ()))
+            sizes = axes if isinstance(axes, dict) else dict(enumerate(axes or ()))
             named = {axis: getattr(size, "__name__", "") for axis, size in sizes.items()}
             names.append({axis: name for axis, name in named.items() if name})
 
@@ -184,10 +184,10 @@ def _has_rows(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.ndim > 0
 
 
-def _repeat_single_rows(leaf: Any, free: Any) -> Any:
-    """Repeat a tensor along free axes of size 1, which torch.export would treat as fixed."""
-    if isinstance(leaf, torch.Tensor) and isinstance(free, dict):
-        for axis, size in free.items():
+def _repeat_single_rows(leaf: Any, axes: Any) -> Any:
+    """Repeat a tensor along dynamic axes of size 1, which torch.export would treat as fixed."""
+    if isinstance(leaf, torch.Tensor) and isinstance(axes, dict):
+        for axis, size in axes.items():
             if size is not None and leaf.shape[axis] == 1:
                 leaf = torch.cat([leaf, leaf], axis)
     return leaf

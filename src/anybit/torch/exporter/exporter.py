@@ -79,10 +79,10 @@ def export(
         path: The file; tensors of more than 256 MiB in total are in `<name>.data` next to it. It
             appears when it is complete. None: no file is written.
         kwargs: Keyword arguments of forward.
-        dynamic_batch: Whether the first axis is free, with the name "batch", in tensors where it
+        dynamic_batch: Whether the first axis is dynamic, with the name "batch", in tensors where it
             has the same size as in the first tensor.
-        dynamic_shapes: Other free sizes instead, by argument or in the order of the arguments, in
-            the form of `torch.export.export`.
+        dynamic_shapes: Other dynamic sizes instead, by argument or in the order of the arguments,
+            in the form of `torch.export.export`.
         input_names, output_names: Names in the model. By default inputs have the names of the
             arguments of forward. Outputs have the names of their keys if forward returns a dict,
             else "output", or "output_0", "output_1", ...

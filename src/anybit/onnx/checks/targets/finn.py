@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.checks.finding import Finding, make_error, make_warning
-from anybit.onnx.checks.shapes import check_free_sizes
+from anybit.onnx.checks.shapes import check_dynamic_sizes
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.checks.targets import foreign
 from anybit.onnx.forms import Form
@@ -36,7 +36,7 @@ _READERS = {"Add", "Conv", "ConvTranspose", "Div", "Gather", "Gemm", "MatMul", "
 
 
 def check(subject: Subject) -> Iterator[Finding]:
-    yield from check_free_sizes(subject, "FINN")
+    yield from check_dynamic_sizes(subject, "FINN")
     for node in iter_nodes(subject.model.graph):
         if _is_refused(node):
             remedy = foreign.suggest_remedy(node, Form.QONNX)

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.onnx.checks.finding import Finding, make_error, make_warning
-from anybit.onnx.checks.shapes import check_free_sizes
+from anybit.onnx.checks.shapes import check_dynamic_sizes
 from anybit.onnx.checks.subject import Subject
 from anybit.onnx.checks.targets import foreign, hls4ml_names
 from anybit.onnx.forms import Form
@@ -41,7 +41,7 @@ _LAYERS = {
 
 
 def check(subject: Subject) -> Iterator[Finding]:
-    yield from check_free_sizes(subject, "hls4ml")
+    yield from check_dynamic_sizes(subject, "hls4ml")
     yield from hls4ml_names.check(subject.file.graph)
     yield from _check_layers(subject)
     for quantizer in subject.quantizers:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Release of sizes that a file fixes without a reason."""
+"""Dynamic sizes in place of those that a file fixes without a reason."""
 
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass
@@ -12,8 +12,8 @@ from anybit.onnx.report import ConversionReport
 from anybit.text import join_names
 
 
-class FreeSizes(InPlacePass):
-    """Release of declared sizes that do not follow from inputs and initializers.
+class DynamicSizes(InPlacePass):
+    """Replacement of declared sizes that do not follow from inputs by dynamic ones.
 
     They may hold for the data of an export only, such as the number of nonzero elements, and ONNX
     Runtime's optimizer uses them. Shapes are inferred. Declarations after operators that ONNX
@@ -28,12 +28,12 @@ class FreeSizes(InPlacePass):
             get_inferred_shape(value) is None for value in values
         ):  # the model cannot be inferred
             return ConversionReport(model, False)
-        freed = [str(value.name) for value in values if _free(value)]
-        remark = f"sizes that depend on the data are free, not fixed: {join_names(freed)}"
+        freed = [str(value.name) for value in values if _make_dynamic(value)]
+        remark = f"sizes that depend on the data are dynamic, not fixed: {join_names(freed)}"
         return ConversionReport(model, bool(freed), remarks=(remark,) * bool(freed))
 
 
-def _free(value: ir.Value) -> bool:
+def _make_dynamic(value: ir.Value) -> bool:
     declared = value.shape
     if declared is None:
         return False
