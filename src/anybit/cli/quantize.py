@@ -52,7 +52,8 @@ def quantize(
         Path | None,
         typer.Option(
             metavar="DATA",
-            help="Calibration inputs: FILE.npz (arrays by input name), FILE.npy or a folder.",
+            help="Calibration inputs: FILE.npz (arrays by input name), FILE.npy or a folder; or "
+            "random-tokens, for models of text.",
         ),
     ] = None,
     weights: Annotated[

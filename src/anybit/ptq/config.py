@@ -39,6 +39,27 @@ class CalibrationConfig:
 
 
 @dataclass(frozen=True)
+class RandomTokensConfig:
+    """Random token ids as samples (`data="random-tokens"`).
+
+    Attributes:
+        samples: Rows of all batches, at least `least_batches` batches of them.
+        rows: Rows of a batch, if the model does not fix them.
+        tokens: Tokens of a row, if the model does not fix them.
+        least_batches: The fewest batches: samples of a model that mixes rows.
+        most_kinds: Rows of a table up to which it holds kinds of tokens, not positions.
+        max_elements: The most elements of an input in a batch.
+    """
+
+    samples: int = 128
+    rows: int = 8
+    tokens: int = 32
+    least_batches: int = 8
+    most_kinds: int = 16
+    max_elements: int = 2**24
+
+
+@dataclass(frozen=True)
 class RangeConfig:
     """Range candidates of activations, and when one is kept.
 
@@ -254,6 +275,7 @@ class QuantizeConfig:
 
     searches: bool = True
     calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
+    random_tokens: RandomTokensConfig = field(default_factory=RandomTokensConfig)
     ranges: RangeConfig = field(default_factory=RangeConfig)
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
     dynamic: DynamicConfig = field(default_factory=DynamicConfig)

@@ -15,6 +15,11 @@ from anybit.onnx.preparation import apply_passes
 from anybit.onnx.process import relax_gc
 from anybit.parallel import open_executor
 from anybit.ptq.calibration.macs import count_layer_macs
+from anybit.ptq.calibration.random_tokens import (
+    describe_random_tokens,
+    generate_random_tokens,
+    requests_random_tokens,
+)
 from anybit.ptq.context import Context, Progress, ignore_progress, scale_progress
 from anybit.ptq.fpga_targets import adapt_plan
 from anybit.ptq.graph.integer_only import add_elementwise_targets
@@ -76,6 +81,8 @@ def quantize(
         data: Calibration inputs without labels: the path of an .npz by input name, of an .npy, or
             of a folder of them; an array or a dict; or an iterable of these. Each row is a sample
             if the model treats rows independently. Hundreds of samples are better than ten.
+            "random-tokens" makes samples for models of text, with random token ids: they lower the
+            error of weights and dynamic activations, and count as no data for everything else.
         weights: Spec of weights, such as "int8", "int4 per-tensor", "ternary", "fp8_e4m3",
             "int8 power-of-two", "int4 per-block 32", "mxfp4" or "nvfp4". By default scales are per
             channel, and signed integers symmetric around 0, without the lowest code ("narrow").
@@ -128,6 +135,8 @@ def quantize(
         ChildProcessError: Worker processes of the cluster ended repeatedly.
     """
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
+    is_random = requests_random_tokens(data)
+    has_data = data is not None and not is_random
     options = parse_options(
         weights=weights,
         activations=activations,
@@ -143,7 +152,7 @@ def quantize(
         effort=effort,
         cache=cache,
         fail_below=fail_below,
-        has_data=data is not None,
+        has_data=has_data,
     )
     model, remarks = prepare(source, name)
     origin = describe_origin(source) if isinstance(source, str | os.PathLike) else {}
@@ -154,8 +163,11 @@ def quantize(
     plan = assign_specs(model, _find_targets(model, integer_only), options.specs)
     if target is not None:
         plan = adapt_plan(plan, target)
-    check_plan(plan, name, integer_only=integer_only, has_data=data is not None)
+    check_plan(plan, name, integer_only=integer_only, has_data=has_data)
+    remarks += describe_random_tokens(model, name, data)
     results = ResultBuilder(model, options, origin, remarks)
+    if is_random:
+        data = generate_random_tokens(model, name, options.config.random_tokens)
     if data is None:
         return results.build_unmeasured(quantize_without_data(model, plan, options.config))
 
