@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Epilogues in float32 arithmetic, step by step as in the graph.
 #pragma once
+#include <algorithm>
+
 #include "_native/lowbit/exponential.hpp"
 #include "epilogues.hpp"
 
@@ -31,7 +33,11 @@ struct Stepped {
 
 // y > c ? y : c, or NaN if y is.
 [[gnu::always_inline]] inline Reals maximum(const Reals& y, const Reals& c) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVX512F__)
+  const __m512 x = y.parts[0];
+  return {
+      FloatRegister(_mm512_mask_max_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_ORD_Q), x, c.parts[0]))};
+#elif defined(__AVX2__)
   return map_registers<Reals>([&](int i) __attribute__((always_inline)) {
     const __m256 x = y.parts[i];
     return FloatRegister(
@@ -44,7 +50,11 @@ struct Stepped {
 
 // y < c ? y : c, or NaN if y is.
 [[gnu::always_inline]] inline Reals minimum(const Reals& y, const Reals& c) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVX512F__)
+  const __m512 x = y.parts[0];
+  return {
+      FloatRegister(_mm512_mask_min_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_ORD_Q), x, c.parts[0]))};
+#elif defined(__AVX2__)
   return map_registers<Reals>([&](int i) __attribute__((always_inline)) {
     const __m256 x = y.parts[i];
     return FloatRegister(
@@ -93,42 +103,9 @@ template <class Values, class Operand>
   }
 }
 
-#if defined(__AVX512F__)
-// Calls store(pixel, lane, y) for all panels of all pixels.
-template <class Store>
-[[gnu::always_inline]] inline void each_stepped(const EpilogueBlock& at, Store&& store) {
-  constexpr int step_panels = Stepped<true>::panels;
-  const int panels = (at.channels + lane_count - 1) / lane_count, all = at.count * panels;
-  int pixel = 0, panel = 0;
-  for (int first = 0; first < all; first += step_panels) {
-    int pixels[step_panels], lanes[step_panels];
-    std::ptrdiff_t channels[step_panels];
-    for (int i = 0; i < step_panels; ++i) {  // repeats the last panel
-      pixels[i] = pixel, lanes[i] = panel * lane_count;
-      channels[i] = at.first_channel + lanes[i];
-      if (first + i + 1 >= all) continue;
-      if (++panel == panels) panel = 0, ++pixel;
-    }
-    Stepped<true> stepped;
-    repeat<step_panels>([&](int i) __attribute__((always_inline)) {
-      const Lanes sum = accumulators(at, pixels[i], lanes[i]);
-      stepped.y[i] = to_reals(sum) * read<Reals>(at.gains + lanes[i]);
-      stepped.kept[i] = broadcast(0.0f);
-    });
-    for (int i = 0; i < at.step_count; ++i) {
-      const EpilogueStep& step = at.steps[i];
-      apply(step.operation, stepped, [&](int panel) __attribute__((always_inline)) {
-        return read<Reals>(step.operands + channels[panel]);
-      });
-    }
-    for (int i = 0; i < step_panels && first + i < all; ++i)
-      store(pixels[i], lanes[i], stepped.y[i]);
-  }
-}
-#else
 // Calls store(pixel, lane, y) for all panels of all pixels. Pixels share the operands of a step.
 template <bool keeps, Settling settling, class Store>
-[[gnu::always_inline]] inline void each_stepped(const EpilogueBlock& block, Store&& store) {
+[[gnu::always_inline]] inline void step_pixels(const EpilogueBlock& block, Store&& store) {
   const EpilogueBlock at = block;
   for (int lane = 0; lane < at.channels; lane += lane_count)
     for (int first = 0; first < at.count; first += Stepped<keeps>::panels) {
@@ -150,11 +127,44 @@ template <bool keeps, Settling settling, class Store>
     }
 }
 
+#if defined(__AVX512F__)
+// The same pixel by pixel: all panels of a pixel take a step together.
+template <class Store>
+[[gnu::always_inline]] inline void step_panels_of_pixels(const EpilogueBlock& block,
+                                                         Store&& store) {
+  constexpr int most = chunk_channels / lane_count;
+  const EpilogueBlock at = block;
+  const int last = (at.channels - 1) / lane_count * lane_count;
+  for (int pixel = 0; pixel < at.count; ++pixel) {
+    Stepped<true, most> stepped;
+    int lanes[most];  // repeats the last panel
+    repeat<most>([&](int i) __attribute__((always_inline)) {
+      lanes[i] = std::min(i * lane_count, last);
+      stepped.y[i] = to_reals(accumulators(at, pixel, lanes[i])) * read<Reals>(at.gains + lanes[i]);
+      stepped.kept[i] = broadcast(0.0f);
+    });
+    for (int i = 0; i < at.step_count; ++i) {
+      const float* const operands = at.steps[i].operands + at.first_channel;
+      apply(at.steps[i].operation, stepped, [&](int panel) __attribute__((always_inline)) {
+        return read<Reals>(operands + lanes[panel]);
+      });
+    }
+    repeat<most>([&](int i) __attribute__((always_inline)) {
+      if (i * lane_count < at.channels) store(pixel, lanes[i], stepped.y[i]);
+    });
+  }
+}
+#endif
+
 template <bool keeps, class Store>
 [[gnu::always_inline]] inline void each_settled(const EpilogueBlock& at, Store&& store) {
-  if (at.settling == Settling::bare) each_stepped<keeps, Settling::bare>(at, store);
-  else if (at.settling == Settling::plain) each_stepped<keeps, Settling::plain>(at, store);
-  else each_stepped<keeps, Settling::general>(at, store);
+#if defined(__AVX512F__)
+  // With fewer pixels most lanes of a step of pixels would be repeated ones.
+  if (at.count < Stepped<keeps>::panels / 2) return step_panels_of_pixels(at, store);
+#endif
+  if (at.settling == Settling::bare) step_pixels<keeps, Settling::bare>(at, store);
+  else if (at.settling == Settling::plain) step_pixels<keeps, Settling::plain>(at, store);
+  else step_pixels<keeps, Settling::general>(at, store);
 }
 
 template <class Store>
@@ -163,7 +173,6 @@ template <class Store>
     if (at.steps[i].operation >= Operation::keep) return each_settled<true>(at, store);
   each_settled<false>(at, store);
 }
-#endif
 
 // Number of channels of a panel.
 [[gnu::always_inline]] inline int here(const EpilogueBlock& at, int lane) {
