@@ -288,7 +288,8 @@ std::unique_ptr<State> make_plain_state(const ProductTask& task, const Storage& 
   at->tap_order = tap_order_of(*at, terms);
   const std::vector<PanelChannels> panels = plan_panels(*at, product.groups);
   at->weights = pack_weights(at->scheme, weights, form, plan_segments(*at, product.groups), panels,
-                             {at->kernels->dot_bytes, at->tap_order}, task.most_bytes);
+                             {at->kernels->dot_bytes, at->tap_order, at->kernels->tap_panels},
+                             task.most_bytes);
   at->block_pixels = block_pixels_of(*at);
   select_sums(*at, form, terms);
   if (at->scheme == Scheme::wide8 && at->kernels->split_pairs != nullptr &&

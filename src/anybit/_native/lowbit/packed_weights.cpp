@@ -386,20 +386,30 @@ void pack_tap_pairs(const Weights& weights, const std::vector<PanelChannels>& pa
       }
 }
 
-// Panel by panel; padding taps have weights of 0.
-void pack_taps(const Weights& weights, const std::vector<PanelChannels>& panels,
+// Some panels after others, see kernels/depthwise_dots.hpp; padding taps have weights of 0.
+void pack_taps(const Weights& weights, const std::vector<PanelChannels>& panels, int most_together,
                std::int64_t most_bytes, PackedWeights& to) {
+  constexpr std::size_t chunk_panels = chunk_channels / panel_channels;
   const std::int64_t steps = (weights.taps + taps_together - 1) / taps_together;
   to.panel = steps * panel_channels * taps_together;
-  to.bytes = room_for(to.panel * static_cast<std::int64_t>(panels.size()), most_bytes);
-  for (std::size_t p = 0; p < panels.size(); ++p)
-    for (int lane = 0; lane < panels[p].count; ++lane)
-      for (std::int64_t tap = 0; tap < weights.taps; ++tap) {
-        const std::int64_t place = tap / taps_together * panel_channels + lane;
-        to.bytes[static_cast<std::int64_t>(p) * to.panel + place * taps_together +
-                 tap % taps_together] =
-            static_cast<std::byte>(*weights.of(panels[p].first + lane, tap));
-      }
+  const auto padded = (panels.size() + chunk_panels - 1) / chunk_panels * chunk_panels;
+  to.bytes = room_for(to.panel * static_cast<std::int64_t>(padded), most_bytes);
+  for (std::size_t first = 0; first < panels.size();) {
+    const std::size_t end =
+        std::min(panels.size(), first / chunk_panels * chunk_panels + chunk_panels);
+    const int together = panels_of_taps(static_cast<std::int64_t>(end - first), most_together);
+    for (std::size_t p = first; p < std::min(end, first + static_cast<std::size_t>(together)); ++p)
+      for (int lane = 0; lane < panels[p].count; ++lane)
+        for (std::int64_t tap = 0; tap < weights.taps; ++tap) {
+          const std::int64_t four = tap / taps_together * 4 + lane / 4;
+          const std::int64_t place =
+              (four * together + static_cast<std::int64_t>(p - first)) * 4 + lane % 4;
+          to.bytes[static_cast<std::int64_t>(first) * to.panel + place * taps_together +
+                   tap % taps_together] =
+              static_cast<std::byte>(*weights.of(panels[p].first + lane, tap));
+        }
+    first += static_cast<std::size_t>(together);
+  }
 }
 
 }  // namespace
@@ -483,7 +493,8 @@ PackedWeights pack_weights(Scheme scheme, const Weights& weights, const WeightFo
     pack_depthwise(weights, panels, most_bytes, to);
   else if (scheme == Scheme::depthwise)
     pack_tap_pairs(weights, panels, packing.tap_order == TapOrder::byte_pairs, most_bytes, to);
-  else if (scheme == Scheme::depthwise4) pack_taps(weights, panels, most_bytes, to);
+  else if (scheme == Scheme::depthwise4)
+    pack_taps(weights, panels, packing.tap_panels, most_bytes, to);
   else if (is_dot(scheme))
     pack_dots(scheme, weights, form, runs, panels, packing.dot_bytes, most_bytes, to);
   else if (is_rows(scheme)) pack_rows(scheme, weights, form, runs, panels, most_bytes, to);

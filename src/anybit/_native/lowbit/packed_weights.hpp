@@ -122,6 +122,7 @@ enum class TapOrder : std::uint8_t {
 struct Packing {
   int dot_bytes = 4;  // see ProductKernels
   TapOrder tap_order = TapOrder::single;
+  int tap_panels = 1;  // see ProductKernels
 };
 
 // Returns zeroed memory. Throws Error if it exceeds `most`.

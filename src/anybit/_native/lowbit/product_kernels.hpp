@@ -37,6 +37,12 @@ enum class Scheme : std::uint8_t {
 inline constexpr int scheme_count = 15;
 inline constexpr int taps_together = 4;
 
+// The panels that `depthwise4` takes together next, of those left in a chunk: at most `most`, which
+// is 1, 2 or 4. Four may be one more than there are.
+constexpr int panels_of_taps(std::int64_t left, int most) {
+  return most == 4 && left >= 3 ? 4 : most >= 2 && left >= 2 ? 2 : 1;
+}
+
 constexpr bool is_dot(Scheme scheme) { return scheme <= Scheme::wide8; }
 constexpr bool is_depthwise(Scheme scheme) { return scheme >= Scheme::depthwise; }
 constexpr bool is_rows(Scheme scheme) {
@@ -257,6 +263,8 @@ struct ProductKernels {
   // `depthwise` of two taps at a time, of weights in bytes, in sums of 16 bits. Where it is not
   // null, the weights of `depthwise` are pairs of taps as well.
   void (*short_tap_pairs)(const SumBlock&) = nullptr;
+  // The most panels that `depthwise4` takes together, see `panels_of_taps`.
+  int tap_panels = 1;
   // `wide8` where pairs of products that may exceed 16 bits are split. Null where no instruction
   // adds pairs in 16 bits, or where none is needed.
   void (*split_pairs)(const SumBlock&) = nullptr;

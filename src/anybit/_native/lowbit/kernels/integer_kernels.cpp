@@ -23,6 +23,7 @@ const ProductKernels& anybit::compiled<ProductKernels, anybit::Level::ANYBIT_ISA
     set_blocks(kernels);
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
     sums_of(kernels, Scheme::depthwise4) = depthwise_dots;
+    kernels.tap_panels = most_tap_panels;
     set_words(kernels);
 #endif
 #if defined(__AVX512VPOPCNTDQ__) || (defined(__clang__) && !defined(__ARM_NEON))
