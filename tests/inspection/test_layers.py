@@ -286,3 +286,30 @@ def test_float_layers_count_their_weights() -> None:
         assert report.totals.parameters == weight.size
         assert report.totals.weight_bytes == weight.nbytes
         assert work in text.describe_work(report)
+
+
+def test_weights_with_a_scale_per_block_have_their_bits_and_sizes() -> None:
+    proto = model(
+        [node("MatMul", "x w", domain="")], inputs={"x": [2, 64]}, opsets={"": 21}, ir_version=10
+    )
+    weight = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    quantized = anybit.quantize(proto, weights="int4 per-block 32")
+    report = anybit.inspect(quantized)
+    (row,) = report.layers
+    assert (row.layer.weight_bits, row.layer.parameters, row.bytes) == (
+        4,
+        weight.size,
+        weight.size / 2,
+    )
+    assert row.layer.bops == row.layer.macs * 4 * 32
+    (tensor,) = row.tensors
+    assert (tensor.role, tensor.scales) == ("weights", 2 * 8)
+    assert report.summary is not None
+    (quantizer,) = report.summary.quantizers
+    assert quantizer.scale is not None
+    assert (quantizer.bits, quantizer.codes, quantizer.scale.granularity) == (
+        "4",
+        "-8..7",
+        "per-block 32",
+    )

@@ -35,7 +35,7 @@ class Factor:
     Attributes:
         quantizer: Its quantizer.
         x: The tensor before the quantizer.
-        grid: The grid of the quantizer.
+        grid: The grid of the quantizer, with parameters per block repeated for their elements.
         axis: Channel axis, counted from the end; None if unknown.
     """
 
@@ -48,6 +48,11 @@ class Factor:
     def is_constant(self) -> bool:
         """Return whether the factor is a constant weight."""
         return self.quantizer.constant
+
+    @property
+    def scales(self) -> int:
+        """Return the number of scales."""
+        return self.quantizer.parameters.get("scale", self.grid.scale).size
 
     def values(self) -> tuple[Array, Array | None]:
         """Return a constant before and after its quantizer; stored codes as grid values and None.
@@ -164,7 +169,7 @@ def _find_factor(
         except ModelError:  # the runtime reports it
             return None
         if quantizer is not None:
-            x, grid = quantizer.x, quantizer.grid
+            x, grid = quantizer.x, quantizer.element_grid
             if x is None or grid is None:
                 return None
             axis = None if moved else _find_axis(node, index, layout, quantizer.constant)

@@ -62,7 +62,7 @@ class Gauge:
             name=str(self._factor.x.name),
             role="weights" if self._factor.is_constant else "activations",
             kind=describe_format(grid),
-            scales=grid.scale.size,
+            scales=self._factor.scales,
             in_steps=self._in_steps,
             lowest=low,
             highest=high,

@@ -21,7 +21,7 @@ class ParameterSummary:
     """A parameter of a quantizer.
 
     Attributes:
-        granularity: "per-tensor", "per-channel", "per-element" or "computed".
+        granularity: "per-tensor", "per-channel", "per-block 32", "per-element" or "computed".
         axis: The channel axis, counted from the end (-1 is the last); None unless per-channel.
         smallest, largest: Range of the values; None if the graph computes them.
     """
@@ -84,7 +84,7 @@ def summarize_quantizer(
     tensor, shape = origins.get(str(x.name), (str(x.name), text.format_shape(get_shape(x))))
     parameters = {
         declared.name: _summarize_parameter(
-            str(value.name), quantizer.parameters.get(declared.name)
+            str(value.name), quantizer.parameters.get(declared.name), quantizer.block_size
         )
         for declared, value in zip(quantizer.inputs[1:], quantizer.node.inputs[1:], strict=False)
         if value is not None
@@ -104,7 +104,7 @@ def summarize_quantizer(
         role=quantizer.role,
         constant=quantizer.constant and quantizer.static,
         bits=_format_bits(quantizer, by_role, codes),
-        codes=_format_codes(quantizer.grid),
+        codes=_format_codes(quantizer.element_grid),
         type="" if codes is None else _get_dtype_name(codes),
         scale=by_role.get(Role.SCALE),
         zero_point=by_role.get(Role.ZERO_POINT),
@@ -113,7 +113,7 @@ def summarize_quantizer(
     )
 
 
-def _summarize_parameter(name: str, array: np.ndarray | None) -> ParameterSummary:
+def _summarize_parameter(name: str, array: np.ndarray | None, block_size: int) -> ParameterSummary:
     if array is None:
         return ParameterSummary("computed", None, None, None)
     numeric = array.dtype.kind in "fiub" or array.dtype.isbuiltin == 2  # those of ml_dtypes
@@ -122,6 +122,8 @@ def _summarize_parameter(name: str, array: np.ndarray | None) -> ParameterSummar
     array = array.astype(np.float64)
     varying = [axis - array.ndim for axis, size in enumerate(array.shape) if size != 1]
     granularity = ("per-tensor", "per-channel")[len(varying)] if len(varying) < 2 else "per-element"
+    if block_size and varying:
+        granularity, varying = f"per-block {block_size}", []
     smallest, largest = (float(array.min()), float(array.max())) if array.size else (None, None)
     axis = varying[0] if len(varying) == 1 else None
     return ParameterSummary(granularity, axis, smallest, largest)

@@ -125,6 +125,21 @@ class Quantizer:
         except ModelError:
             return None
 
+    @property
+    def block_size(self) -> int:
+        """Return the elements that share a parameter along one axis; 0 without blocks."""
+        return int(self.attributes.get("block_size", 0)) if self.operator is None else 0
+
+    @cached_property
+    def element_grid(self) -> Grid | None:
+        """Return the same as `grid`, with parameters per block repeated for their elements."""
+        if not self.block_size:
+            return self.grid
+        try:
+            return find_code_grid(self.node, self.trace, blocks=True)
+        except ModelError:
+            return None
+
     def check_grid(self) -> Grid | None:
         """Return the same as `grid`, after checks.
 
@@ -350,11 +365,15 @@ def find_trace(node: ir.Node, traces: Traces) -> Trace | None:
         return None
 
 
-def find_code_grid(node: ir.Node, trace: Trace | None) -> Grid | None:
-    """Return the grid of a node of ONNX's pair, narrowed by Clips and metadata."""
+def find_code_grid(node: ir.Node, trace: Trace | None, *, blocks: bool = False) -> Grid | None:
+    """Return the grid of a node of ONNX's pair, narrowed by Clips and metadata.
+
+    Parameters per block are supported with `blocks` only, repeated for their elements.
+    """
     codes = node.inputs[0] if node.inputs and is_dequantize(node) else None
     try:
-        grid = read_scaling(node, None if codes is None else get_dtype(codes)).grid
+        dtype = None if codes is None else get_dtype(codes)
+        grid = read_scaling(node, dtype, blocks=blocks).grid
     except Inexpressible:
         return None
     if not isinstance(grid, IntegerGrid):
