@@ -84,7 +84,7 @@ def summarize_quantizer(
     tensor, shape = origins.get(str(x.name), (str(x.name), text.format_shape(get_shape(x))))
     parameters = {
         declared.name: _summarize_parameter(
-            str(value.name), quantizer.parameters.get(declared.name), quantizer.block_size
+            str(value.name), quantizer.parameters.get(declared.name), quantizer
         )
         for declared, value in zip(quantizer.inputs[1:], quantizer.node.inputs[1:], strict=False)
         if value is not None
@@ -113,7 +113,9 @@ def summarize_quantizer(
     )
 
 
-def _summarize_parameter(name: str, array: np.ndarray | None, block_size: int) -> ParameterSummary:
+def _summarize_parameter(
+    name: str, array: np.ndarray | None, quantizer: Quantizer
+) -> ParameterSummary:
     if array is None:
         return ParameterSummary("computed", None, None, None)
     numeric = array.dtype.kind in "fiub" or array.dtype.isbuiltin == 2  # those of ml_dtypes
@@ -122,11 +124,26 @@ def _summarize_parameter(name: str, array: np.ndarray | None, block_size: int) -
     array = array.astype(np.float64)
     varying = [axis - array.ndim for axis, size in enumerate(array.shape) if size != 1]
     granularity = ("per-tensor", "per-channel")[len(varying)] if len(varying) < 2 else "per-element"
-    if block_size and varying:
-        granularity, varying = f"per-block {block_size}", []
+    if len(varying) > 1 and (block_size := _get_block_size(array, quantizer)):
+        granularity = f"per-block {block_size}"
     smallest, largest = (float(array.min()), float(array.max())) if array.size else (None, None)
     axis = varying[0] if len(varying) == 1 else None
     return ParameterSummary(granularity, axis, smallest, largest)
+
+
+def _get_block_size(array: np.ndarray, quantizer: Quantizer) -> int:
+    """Return the number of elements that share a parameter along one axis; 0 without blocks.
+
+    A constant whose blocks have an axis of their own has parameters that vary along all others.
+    """
+    if quantizer.block_size:
+        return quantizer.block_size
+    tensor = None if quantizer.x is None else quantizer.x.const_value
+    shape = () if tensor is None else tuple(tensor.shape.numpy())
+    if len(shape) != array.ndim:
+        return 0
+    shared = [size for size, own in zip(shape, array.shape, strict=True) if size != own == 1]
+    return shared[0] if len(shared) == 1 else 0
 
 
 def _get_code_type(quantizer: Quantizer) -> ir.DataType | None:
