@@ -27,13 +27,19 @@ def names_tables() -> dict[str, str]:
 
 def _table(names: dict[str, PublicName]) -> str:
     rows = []
-    for is_result, group in groupby(names, lambda name: names[name].area == "Results"):
-        if is_result:
-            classes = ", ".join(f"`{name}`" for name in group)
-            rows.append(f"| {classes} | Results of the functions above. |")
+    for text, group in groupby(names, lambda name: _describe_group(names[name])):
+        if text:
+            rows.append(f"| {', '.join(f'`{name}`' for name in group)} | {text} |")
         else:
             rows += [f"| {_linked(n, names[n].page)} | {names[n].description} |" for n in group]
     return "\n".join(["| name | description |", "|---|---|", *rows])
+
+
+def _describe_group(name: PublicName) -> str:
+    """Return the text of names that share a row; empty for others."""
+    if name.area == "Results":
+        return "Results of the functions above."
+    return "The [operators](index.md#operators)." if name.page.startswith("operators/") else ""
 
 
 def _linked(name: str, page: str) -> str:

@@ -271,3 +271,30 @@ def test_deviation_qonnx_applies_saturation(qonnx: Any) -> None:
     assert result.tolist() == [inf]
     result = anybit.float_quant(x, 1, 4, 3, 7, has_infinity=True, saturation=False)
     assert result.tolist() == [480.0]
+
+
+def test_deviation_qonnx_computes_in_float64(qonnx: Any) -> None:
+    x, scale = f32([0.35]), np.array([0.1])
+    arguments = (x, scale, ZERO, f32(4), 1, 0, "ROUND")
+    assert theirs(qonnx.int_quant, *arguments).tolist() == f32([0.3]).tolist()
+    assert anybit.int_quant(x, scale, 0, 4).tolist() == f32([0.4]).tolist()
+
+
+def test_deviation_qonnx_widths_wrap(qonnx: Any) -> None:
+    x, width = f32([300]), np.array(8, np.int8)
+    assert theirs(qonnx.int_quant, x, ONE, ZERO, width, 0, 0, "ROUND").tolist() == [0]
+    assert anybit.int_quant(x, 1, 0, width, signed=False).tolist() == [255]
+
+
+def test_deviation_qonnx_divides_by_very_large_steps(qonnx: Any) -> None:
+    x = f32([1e-30])
+    arguments = (x, ONE, f32(4), f32(3), f32(-120))
+    assert theirs(qonnx.float_quant, *arguments, rounding_mode="CEIL").tolist() == [0]
+    assert anybit.float_quant(*arguments, rounding_mode="CEIL").tolist() == [2.0**118]
+
+
+def test_deviation_qonnx_trunc_by_an_infinite_ratio(qonnx: Any) -> None:
+    x, scale, out_scale = f32([100]), f32(1e-30), f32(1e30)
+    arguments = (x, scale, ZERO, f32(8), 0, 1, out_scale, f32(8), "FLOOR")
+    assert theirs(qonnx.trunc_v2, *arguments).tolist() == [0]
+    assert np.isnan(anybit.trunc(x, scale, 0, 8, out_scale, 8)).all()

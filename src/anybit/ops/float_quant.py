@@ -170,7 +170,7 @@ def float_quant(
         max_val: The largest value of the format, >= 0, where codes are reserved (448 for
             float8_e4m3fn). None stands for no reserved codes. `anybit.formats` has the usual ones.
         signed: Whether negative values exist (an extension of the operator).
-        rounding_mode: One of the seven modes of `RoundingMode`, in any case.
+        rounding_mode: A mode of `RoundingMode`, in any case.
         has_infinity, has_nan, has_subnormal, saturation: Facts about the format for other tools.
             They do not change the result.
         out: An array of x's shape and dtype to write to; x itself is allowed.

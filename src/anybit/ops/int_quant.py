@@ -156,16 +156,16 @@ def int_quant(
     the lowest if signed, else the highest.
 
     Args:
-        x: float32, float64, float16 or bfloat16, any shape. Computed in float32 (float64 for
-            float64), each operation rounded once, to nearest even.
+        x: float32, float64, float16 or bfloat16, any shape. Computed in float32
+            (float64 for float64).
         scale: The size of one step. Like all parameters it broadcasts to x without enlarging it:
             per-tensor, per-channel and per-element. 0, negative, NaN and inf are legal.
         zeropt: The integer that stands for 0; fractions are legal.
         bitwidth: The number of bits b, an integer >= 1 of any dtype. b = 1 signed gives {-1, 0};
             for +-1 see `bipolar_quant`.
         signed: Whether one bit is the sign.
-        narrow: Whether to drop one code: the lowest if signed, else the highest.
-        rounding_mode: One of the seven modes of `RoundingMode`, in any case.
+        narrow: Whether to remove that value.
+        rounding_mode: A mode of `RoundingMode`, in any case.
         out: An array of x's shape and dtype to write to; x itself is allowed.
 
     Returns:

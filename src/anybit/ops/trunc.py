@@ -133,14 +133,14 @@ def trunc(
 
     Args:
         x: float32, float64, float16 or bfloat16, any shape; multiples of scale. Computed in
-            float32 (float64 for float64), each operation rounded once, to nearest even.
+            float32 (float64 for float64).
         scale, zeropt: Those of x. Like all parameters they broadcast to x without enlarging it.
         in_bitwidth: The bits of x, an integer >= 1. It does not change the result.
         out_scale: The scale of the result; the result is NaN unless out_scale / scale is
             finite and > 0.
         out_bitwidth: The bits of the result, an integer >= 1.
         signed, narrow: The range of the result, as in `int_quant`.
-        rounding_mode: One of the seven modes of `RoundingMode`, in any case.
+        rounding_mode: A mode of `RoundingMode`, in any case.
         out: An array of x's shape and dtype to write to; x itself is allowed.
 
     Returns:

@@ -67,10 +67,10 @@ def trunc_v1(
 
     Args:
         x: float32, float64, float16 or bfloat16, any shape; multiples of scale. Computed in
-            float32 (float64 for float64), each operation rounded once, to nearest even.
+            float32 (float64 for float64).
         scale, zeropt: Those of x. Like all parameters they broadcast to x without enlarging it.
         in_bitwidth, out_bitwidth: Bits before and after, integers >= 1.
-        rounding_mode: One of the seven modes of `RoundingMode`, in any case.
+        rounding_mode: A mode of `RoundingMode`, in any case.
         out: An array of x's shape and dtype to write to; x itself is allowed.
 
     Returns:

@@ -52,15 +52,15 @@ def int_quant(
 
     Args:
         x: float32, float64, float16 or bfloat16, any shape. Computed in float32 (float64 for
-            float64), each operation rounded once, to nearest even.
+            float64).
         scale: The size of one step. Like all parameters it broadcasts to x without enlarging
             it: per-tensor, per-channel and per-element. 0, negative, NaN and inf are legal.
         zeropt: The integer that stands for 0; fractions are legal.
         bitwidth: The number of bits b, an integer >= 1 of any dtype. b = 1 signed gives {-1,
             0}; for +-1 see `bipolar_quant`.
         signed: Whether one bit is the sign.
-        narrow: Whether to drop one code: the lowest if signed, else the highest.
-        rounding_mode: One of the seven modes of `RoundingMode`, in any case.
+        narrow: Whether to remove that value.
+        rounding_mode: A mode of `RoundingMode`, in any case.
     """
 
 def float_quant(
@@ -100,7 +100,7 @@ def float_quant(
             float8_e4m3fn). None stands for no reserved codes. `anybit.formats` has the usual
             ones.
         signed: Whether negative values exist (an extension of the operator).
-        rounding_mode: One of the seven modes of `RoundingMode`, in any case.
+        rounding_mode: A mode of `RoundingMode`, in any case.
         has_infinity: Facts about the format for other tools. They do not change the result.
         has_nan: Facts about the format for other tools. They do not change the result.
         has_subnormal: Facts about the format for other tools. They do not change the result.
@@ -130,7 +130,7 @@ def trunc(
 
     Args:
         x: float32, float64, float16 or bfloat16, any shape; multiples of scale. Computed in
-            float32 (float64 for float64), each operation rounded once, to nearest even.
+            float32 (float64 for float64).
         scale: Those of x. Like all parameters they broadcast to x without enlarging it.
         zeropt: Those of x. Like all parameters they broadcast to x without enlarging it.
         in_bitwidth: The bits of x, an integer >= 1. It does not change the result.
@@ -139,7 +139,7 @@ def trunc(
         out_bitwidth: The bits of the result, an integer >= 1.
         signed: The range of the result, as in `int_quant`.
         narrow: The range of the result, as in `int_quant`.
-        rounding_mode: One of the seven modes of `RoundingMode`, in any case.
+        rounding_mode: A mode of `RoundingMode`, in any case.
     """
 
 def trunc_v1(
@@ -162,12 +162,12 @@ def trunc_v1(
 
     Args:
         x: float32, float64, float16 or bfloat16, any shape; multiples of scale. Computed in
-            float32 (float64 for float64), each operation rounded once, to nearest even.
+            float32 (float64 for float64).
         scale: Those of x. Like all parameters they broadcast to x without enlarging it.
         zeropt: Those of x. Like all parameters they broadcast to x without enlarging it.
         in_bitwidth: Bits before and after, integers >= 1.
         out_bitwidth: Bits before and after, integers >= 1.
-        rounding_mode: One of the seven modes of `RoundingMode`, in any case.
+        rounding_mode: A mode of `RoundingMode`, in any case.
     """
 
 def bipolar_quant(
