@@ -3,16 +3,26 @@
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 from c_batches import Case, make_case, run_batch
-from c_networks import WIDTHS, make_network, make_tiles, make_windows
+from c_networks import (
+    WIDTHS,
+    Width,
+    make_network,
+    make_product,
+    make_program,
+    make_tiles,
+    make_windows,
+)
 from c_targets import PAIRS, SANITIZERS, WARNINGS
 
 from anybit.compiler.backends.c.source import emit_c
+from anybit.compiler.program import program as p
 
 GCC = ("gcc", "-std=c99", "-O0", *WARNINGS, *SANITIZERS)
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -32,12 +42,26 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 ROWS = 3
 
 
+def make_windows_of_24(width: Width, rng: np.random.Generator) -> p.Program:
+    return make_windows(width, rng, channels=24)
+
+
+def make_rows_in_place(width: Width, rng: np.random.Generator) -> p.Program:
+    """Return a depthwise convolution that overwrites rows, which do not fit a tile."""
+    tensors = [p.Tensor(3, 12, 1000, width.lowest, 1, width.levels)] * 2
+    window = p.Window(1, 9, 1, 1, 1, 1, 0, 4, 0, 4)
+    product = make_product(tensors, 0, 1, window, width, rng, groups=1000)
+    return make_program(tensors, [product], rng)
+
+
 @cache
 def make_cases() -> list[Case]:
     cases = []
     for number, (name, width) in enumerate(WIDTHS.items()):
-        wide = len(width.values) == 256
-        for make in (make_network, make_windows, *((make_tiles,) if wide else ())):
+        makers: list[Callable[..., p.Program]] = [make_network, make_windows]
+        if len(width.values) == 256:
+            makers += [make_tiles, make_windows_of_24, make_rows_in_place]
+        for make in makers:
             program = make(width, np.random.default_rng(len(name) + 1))
             x = np.random.default_rng(number).normal(0, 1, (ROWS, program.inputs[0].sizes[0]))
             inputs = [x.astype(np.float32)]

@@ -82,10 +82,10 @@ def make_network(width: Width, rng: np.random.Generator) -> p.Program:
     )
 
 
-def make_windows(width: Width, rng: np.random.Generator) -> p.Program:
+def make_windows(width: Width, rng: np.random.Generator, channels: int = 8) -> p.Program:
     """Return depthwise convolutions: dilated, unpadded, of one row, with and without padding."""
-    sizes = ((9, 12, 8), (4, 14, 8), (2, 12, 8), (2, 12, 8), (2, 3, 8))
-    tensors = [p.Tensor(*size, width.lowest, 1, width.levels) for size in sizes]
+    sizes = ((9, 12), (4, 14), (2, 12), (2, 12), (2, 3))
+    tensors = [p.Tensor(*size, channels, width.lowest, 1, width.levels) for size in sizes]
     windows = (
         p.Window(3, 2, 2, 1, 2, 3, 2, 2, 1, 3),
         p.Window(2, 3, 2, 1, 1, 1, 0, 0, 1, 0),
@@ -93,19 +93,19 @@ def make_windows(width: Width, rng: np.random.Generator) -> p.Program:
         p.Window(1, 10, 1, 1, 1, 1, 0, 0, 0, 0),
     )
     products = [
-        make_product(tensors, i, i + 1, window, width, rng, groups=8)
+        make_product(tensors, i, i + 1, window, width, rng, groups=channels)
         for i, window in enumerate(windows)
     ]
     return make_program(tensors, products, rng)
 
 
 def make_tiles(width: Width, rng: np.random.Generator) -> p.Program:
-    """Return convolutions whose pixels are multiplied together: 16, fewer, and one by one.
+    """Return convolutions whose pixels are multiplied together: rows, parts of rows, one by one.
 
-    Windows overlap, are dilated, and are too large.
+    Windows overlap, are dilated, have odd sizes, and are too high.
     """
-    channels = (4, 8, 128, 8, 520, 4, 12)
-    sizes = ((5, 22), (5, 22), (3, 11), (3, 11), (3, 11), (3, 11), (3, 4))
+    channels = (3, 8, 128, 8, 520, 4, 12, 8)
+    sizes = ((5, 22), (5, 22), (3, 11), (3, 11), (3, 11), (3, 11), (3, 4), (3, 4))
     tensors = [
         p.Tensor(*size, count, width.lowest, 1, width.levels)
         for size, count in zip(sizes, channels, strict=True)
@@ -118,6 +118,7 @@ def make_tiles(width: Width, rng: np.random.Generator) -> p.Program:
         p.Window(3, 3, 1, 1, 2, 2, 2, 2, 2, 2),
         padded,
         p.Window(2, 3, 1, 3, 1, 1, 0, 1, 1, 1),
+        p.Window(17, 1, 1, 1, 1, 1, 8, 0, 8, 0),
     )
     products = [
         make_product(tensors, i, i + 1, window, width, rng) for i, window in enumerate(windows)

@@ -26,7 +26,7 @@ class Epilogue:
     Attributes:
         lines: Its statements; the last one returns.
         searched: The type of the thresholds that a binary search compares, if there is one.
-        scaling: How four sums become bytes together, if they can.
+        scaling: How sums of several channels become bytes together, if they can.
     """
 
     lines: tuple[str, ...]
@@ -42,7 +42,7 @@ class WideScaling:
         scales: The array of three words per channel: multiplier and term.
         shift: The shift of a channel.
         lowest, highest: The least element, and the largest index.
-        late: Whether any of four channels from one on has late steps, as an expression.
+        late: Whether any of sixteen channels from one on has late steps, as an expression.
     """
 
     scales: str
@@ -213,12 +213,12 @@ def _emit_scaled(
         ]
     scaling = None
     if scales and upper != "y" and target.ctype.size == 1 and target.step == 1:
-        four = "0"
+        any_late = "0"
         if late:
             listed = _list_late(epilogue, target, name, constants, common)
-            four = _has_late_of_four(listed, target.levels)
+            any_late = _has_late_of_block(listed, target.levels)
         scaling = WideScaling(
-            scales.symbol, shift_of_channel, target.lowest, target.levels - 1, four
+            scales.symbol, shift_of_channel, target.lowest, target.levels - 1, any_late
         )
     return Epilogue((*lines, return_element(target, "index")), searched, scaling)
 
@@ -305,12 +305,12 @@ def _list_late(
     return stored or Constant("0", ctype, "late"), Parameter(keys.size, "late_count")
 
 
-def _has_late_of_four(listed: tuple[Constant, Parameter] | None, levels: int) -> str:
-    """Return the expression of whether any of four channels has late steps."""
+def _has_late_of_block(listed: tuple[Constant, Parameter] | None, levels: int) -> str:
+    """Return the expression of whether any of sixteen channels has late steps."""
     if listed is None:
         return "1"
     keys, count = listed
-    ends = ("channel", "(channel + 4)")
+    ends = ("first", "(first + 16)")
     counts = (keys.count(f"{end} * (int32_t){levels} - 1", keys.symbol, count) for end in ends)
     return " != ".join(counts)
 

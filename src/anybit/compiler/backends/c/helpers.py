@@ -16,9 +16,9 @@ class Helpers:
         sums: Types of elements that are added.
         dots: Types of elements, weights that they are multiplied with, rows of these, and whether
             elements are 0 and 1.
-        tiles: Types of elements of several pixels that are multiplied together on x86.
-        windows: Whether eight channels of a depthwise product are computed together on x86.
-        scalings: Whether four sums are scaled together on x86.
+        tiles: Whether several pixels are multiplied together on x86.
+        windows: Whether several pixels of depthwise products are.
+        scalings: Whether several sums are scaled together on x86.
         searches: Types of thresholds that are searched.
         steps: Whether thresholds at equal steps are counted.
         batches: Types of thresholds that are searched for eight numbers together on x86.
@@ -29,7 +29,7 @@ class Helpers:
 
     sums: set[CType] = field(default_factory=set)
     dots: set[tuple[CType, Packing, int, bool]] = field(default_factory=set)
-    tiles: set[CType] = field(default_factory=set)
+    tiles: bool = False
     windows: bool = False
     scalings: bool = False
     searches: set[CType] = field(default_factory=set)
@@ -48,7 +48,7 @@ class Helpers:
             binary=any(binary for *_, binary in self.dots),
             pairs_of_products=self._has_pairs(),
             four_bytes=self.four_bytes or self._has_pairs(),
-            tiles=sorted(self.tiles, key=lambda kind: kind.value),
+            tiles=self.tiles,
             windows=self.windows,
             scalings=self.scalings,
             index=index,
@@ -59,6 +59,11 @@ class Helpers:
             floats=self.floats,
             cast=lambda kind: "" if kind.size == 1 else "(int32_t)",
         )
+
+    @property
+    def has_levels(self) -> bool:
+        """Return whether functions are selected by the instruction sets of an x86."""
+        return self.tiles or self.windows
 
     def _has_pairs(self) -> bool:
         """Return whether dot products add pairs of products where a target can."""

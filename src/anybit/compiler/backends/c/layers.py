@@ -56,8 +56,8 @@ _ROWS = (4, 2, 1)
 _BLOCK = 4
 """Channels of a depthwise product that are computed together where there are pairs of products."""
 
-_TOGETHER, _MOST_TAPS = 8, 64
-"""Channels of a depthwise product that are computed together on x86, and their most weights."""
+_TOGETHER, _MOST_TAPS = 8, 49
+"""Divisor of the channels of depthwise products that x86 computes in tiles, and most weights."""
 
 _FEW_CHANNELS = 4
 """Up to this number of input channels, unequal factors and offsets become part of thresholds."""
@@ -228,7 +228,7 @@ class LayerEmitter:
             and isinstance(values["y"], StoredTensor)
         )
         if tiles:
-            self.helpers.tiles.add(x.ctype)
+            self.helpers.tiles = True
         else:
             values["scaling"] = None
         self.helpers.scalings |= values["scaling"] is not None
@@ -281,8 +281,13 @@ class LayerEmitter:
         together = self._select_block(channels)
         vectors = together if blocks and packed.packing is Packing.INT8 else 0
         y_step = find_channel_step(values["y"])
-        windows = vectors >= _TOGETHER and taps <= _MOST_TAPS and x.ctype.size == 1
-        if not windows or y_step != 1:
+        windows = (
+            (blocks, packed.packing, x.ctype.size, y_step) == (True, Packing.INT8, 1, 1)
+            and channels % _TOGETHER == 0
+            and taps <= _MOST_TAPS
+            and isinstance(values["y"], StoredTensor)
+        )
+        if not windows:
             values["scaling"] = None
         self.helpers.windows |= windows
         self.helpers.scalings |= values["scaling"] is not None

@@ -212,7 +212,7 @@ class _Emission:
             largest=emitter.constants.largest,
             helpers=helpers,
             orders_floats=emitter.helpers.orders_floats,
-            has_tiles=bool(emitter.helpers.tiles),
+            has_levels=emitter.helpers.has_levels,
             types={ctype.short for ctype in emitter.constants.types},
             layers=[code.text for code in self.code if code.text],
             shares=any("&" in code.call for code in self.code),
