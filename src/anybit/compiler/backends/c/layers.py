@@ -281,12 +281,8 @@ class LayerEmitter:
         together = self._select_block(channels)
         vectors = together if blocks and packed.packing is Packing.INT8 else 0
         y_step = find_channel_step(values["y"])
-        windows = (
-            (blocks, packed.packing, x.ctype.size, y_step) == (True, Packing.INT8, 1, 1)
-            and channels % _TOGETHER == 0
-            and taps <= _MOST_TAPS
-            and isinstance(values["y"], StoredTensor)
-        )
+        in_order = isinstance(values["y"], StoredTensor) and y_step == 1
+        windows = vectors >= _TOGETHER and taps <= _MOST_TAPS and x.ctype.size == 1 and in_order
         if not windows:
             values["scaling"] = None
         self.helpers.windows |= windows
