@@ -56,7 +56,7 @@ def test_interpreter_exits_cleanly_with_daemon_threads_in_operators(
 ) -> None:
     code = SETUP.format(threads=threads, size=size, dtype=dtype, call=call, calls=calls)
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    # Without the fix, one run in four passes by chance.
+    # With a race, one run in four passes by chance.
     for _ in range(6):
         done = subprocess.run(
             [sys.executable, "-c", code],

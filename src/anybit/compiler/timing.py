@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times of a compiled model and its layers, beside its peers: one row."""
+"""Times of one row: of a compiled model, its layers and its peers."""
 
 import json
 import os
@@ -111,7 +111,7 @@ def _time_region(report: Report, region: int) -> dict[str, float]:
 
 
 def _assign_instructions(program: Program, names: Mapping[int, str]) -> dict[int, str]:
-    """Return the layer of every instruction: itself one, or the last one before it."""
+    """Return the layer of every instruction: its own, or that of the instructions it reads."""
     order = {name: place for place, name in enumerate(names.values())}
     writers: dict[int, str] = {}  # of tensors; of floats by negative numbers, the first by -1
     inputs = len(program.inputs)
@@ -188,13 +188,14 @@ def profile_nodes(model: ir.Model, feeds: Mapping[str, Array]) -> dict[str, floa
     return shortest
 
 
-# Short, so that some of them are not disturbed on a busy machine.
 _BURST = 1e-3
-# On a busy machine fewer rounds tell little; slow models are disturbed less.
+"""Least seconds of a burst of calls: short, so that some bursts are undisturbed."""
 _ENOUGH_ROUNDS = 10
+"""Rounds after which a measurement may end."""
 _PATIENCE = 5
-# The threads of the session that ran last spin for about this long.
+"""Factor of the time of a measurement with fewer rounds, on a busy machine."""
 _SPIN = 5e-3
+"""Seconds for which the threads of the last session spin."""
 
 _STRIPPED = "float network without quantizers"
 _INTEGER = "file with integer operators"
@@ -346,7 +347,7 @@ def measure_best(calls: Mapping[Key, TimedCall], seconds: float) -> dict[Key, fl
 
 
 def _count_calls(run: TimedCall) -> int:
-    """Return how many calls a clock can tell."""
+    """Return the number of calls of a burst."""
     run()
     count = 1
     while _measure_seconds(run, count) * count < _BURST:

@@ -32,8 +32,8 @@ def register(session_options: onnxruntime.SessionOptions) -> None:
 def register_domains(options: onnxruntime.SessionOptions, message: bytes) -> None:
     """Add the operators whose domains occur in a message, unless options have them.
 
-    The runtime creates schemas of all added operators for each session: this takes milliseconds,
-    while the rest of a small session takes half of one.
+    The runtime creates the schemas of all added operators for each session. That takes
+    milliseconds, the rest of a small session half a millisecond.
     """
     named = [domain for domain in _DOMAINS if domain.encode() in message]
     if named and not has_entry(options, "anybit.registered"):

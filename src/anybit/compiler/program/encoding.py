@@ -144,7 +144,7 @@ def _encode_tagged(record: Any, stores: _Stores) -> Iterator[int]:
 
 
 _MANY_BITS = 4
-"""Weights of at least this number of bits are signed integers if they can be: one list for all."""
+"""From this number of bits on, all signed integers are listed as weights, to share one list."""
 
 
 def pack_weights(weights: Array) -> tuple[int, Array, Array]:

@@ -3,8 +3,8 @@
 
 Index k begins in (threshold - 1, threshold]. A line through all these gaps at k - 1/2 gives the
 same indices. It is found as the middle of the narrowest strip around the gaps. In float32 it is
-only a candidate: it counts if it equals the step function at every step. Both are monotonic, so
-that they are equal everywhere then.
+only a candidate, which must equal the step function on both sides of every step. As both are
+monotonic, they are then equal everywhere.
 """
 
 import numpy as np
@@ -35,7 +35,7 @@ def fit_affine(
     """Return an affine epilogue that equals a step function on a range; None if there is none.
 
     Args:
-        wide: The step function, with steps beyond `reach`: more steps tell more of the line.
+        wide: The step function, with steps beyond `reach`, which determine the line better.
         far: The range on which it is found.
         reach: The range that counts.
         levels: Number of indices.
@@ -69,7 +69,7 @@ def fit_affine(
 
 
 def locate_steps(affine: Affine, levels: int) -> Array:
-    """Return about where the indices of an affine epilogue begin, levels - 1 x channels.
+    """Return the approximate first accumulators of indices 1, 2, ..., levels - 1 x channels.
 
     These are thresholds of direction * accumulator; 0 where an epilogue is constant.
     """

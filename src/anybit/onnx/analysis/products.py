@@ -53,7 +53,7 @@ class Sum:
             are not multiples of any.
         longest: Per channel: the largest sum of magnitudes, in these units if there are any.
         reach: Per channel: the same as values, including the bias.
-        off: A scale that is not a power of two, if any.
+        inexact_scale: A scale that is not a power of two, if any.
         bias: An element of the bias that is not a multiple of the unit of the products and makes
             the sum too long, if any.
         terms: Per channel: the maximal number of nonzero products.
@@ -63,7 +63,7 @@ class Sum:
     longest: Array
     reach: Array
     terms: Array
-    off: float | None = None
+    inexact_scale: float | None = None
     bias: float | None = None
 
 

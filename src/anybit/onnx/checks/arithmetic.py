@@ -39,10 +39,9 @@ def check(subject: Subject) -> Iterator[Finding]:
 
 
 def _check_sum(node: ir.Node, long_sum: LongSum) -> Iterator[Finding]:
-    if long_sum.off is not None:
-        problem = (
-            f"a step of {long_sum.off:.6g} is not a power of two: products round, and {_ORDER}"
-        )
+    if long_sum.inexact_step is not None:
+        step = f"a step of {long_sum.inexact_step:.6g} is not a power of two"
+        problem = f"{step}: products round, and {_ORDER}"
         remedy = "train with power-of-two scales where every bit must agree on every machine"
         yield make_warning(node, "products-round", problem, remedy)
     if long_sum.bias is not None:

@@ -29,13 +29,13 @@ _ON_GRID = OpTrait.DATA_MOVEMENT | OpTrait.SELECTION | OpTrait.RECTIFIER
 class LongSum:
     """The longest sum of a node, in steps of the products.
 
-    `off` is a step that is not a power of two, `bias` a bias that is not a multiple of the steps;
-    None if there is none. `floating` marks a factor that is a float of few bits instead of an
-    integer times a step.
+    `inexact_step` is a step that is not a power of two, `bias` a bias that is not a multiple of the
+    steps; None if there is none. `floating` marks a factor that is a float of few bits instead of
+    an integer times a step.
     """
 
     longest: float
-    off: float | None
+    inexact_step: float | None
     bias: float | None
     floating: bool
 

@@ -104,7 +104,7 @@ class Quantizer:
         return Call(self.parameters, self.attributes)
 
     @property
-    def before(self) -> str:
+    def preceding(self) -> str:
         """Return the operator that computes x; empty for inputs and constants."""
         producer = None if self.x is None else self.x.producer()
         return "" if producer is None else producer.op_type

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constants that several layers multiply: each is rounded once, and stored once.
+"""Weights shared by several layers: rounded and stored once.
 
-Layers that read a constant in the same way, with scales and sums along the same axes, share one
-rounding of it. Where they read it in other ways there is one for each way.
+Layers with scales and sums along the same axes of a weight share one rounded copy. Layers with
+other axes have another one.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -24,7 +24,7 @@ _Item = TypeVar("_Item")
 def group_linked(
     items: Iterable[_Item], of: Callable[[_Item], Iterable[object]]
 ) -> list[list[_Item]]:
-    """Items that have something in common, directly or through others; both in order."""
+    """Group items that share a key, directly or through other items; the order stays."""
     groups: list[tuple[set[object], list[int]]] = []
     entries = list(items)
     for at, item in enumerate(entries):
@@ -54,8 +54,8 @@ def make_copy_key(
     if is_wide(spec, config) and not (spec.per_channel or spec.block_size):
         return value
     product = find_matmul_form(layer) if weight is layer.weights[0] else None
-    way = product and (product.groups, product.windows)
-    return value, weight.channel_axes, weight.input_axis, weight.repeats, way
+    form = product and (product.groups, product.windows)
+    return value, weight.channel_axes, weight.input_axis, weight.repeats, form
 
 
 def count_bytes(specs: Mapping[TargetNode, QuantSpec], config: GptqConfig) -> int:

@@ -196,18 +196,18 @@ def _analyze_exactness(
 ) -> Sum:
     """Return the exactness of the sums, in units that all their products are multiples of."""
     reach = magnitudes + (0 if added is None else np.abs(added))
-    off = _find_inexact_scale(x, weight)
+    inexact = _find_inexact_scale(x, weight)
     if x.exponent is None:
-        return Sum(None, magnitudes, reach, parts.terms, off)
+        return Sum(None, magnitudes, reach, parts.terms, inexact)
     unit = x.exponent + find_units(values, layout)
     if added is None:
-        return Sum(unit, magnitudes / _to_powers(unit), reach, parts.terms, off)
+        return Sum(unit, magnitudes / _to_powers(unit), reach, parts.terms, inexact)
     finer = np.where(added == 0, unit, np.minimum(unit, find_exponents(added)))
     longest = reach / _to_powers(finer)
     # A bias that is not a multiple of the unit of the products needs a smaller unit.
     wrong = (longest > EXACT) & (reach / _to_powers(unit) <= EXACT)
     bias = float(added[wrong][0]) if wrong.any() else None
-    return Sum(finer, longest, reach, parts.terms, off, bias)
+    return Sum(finer, longest, reach, parts.terms, inexact, bias)
 
 
 def _to_powers(exponents: Array) -> Array:
@@ -238,8 +238,8 @@ def _explain_rounding(analysis: ProductAnalysis, total: Sum, added: Array | None
         return ""
     if longest <= EXACT and not fits:
         return f"sums reach {float(total.reach.max()):.4g}, beyond the numbers of float32"
-    if total.off is not None and longest > EXACT:
-        return f"a step of {total.off:.6g} is not a power of two: products round"
+    if total.inexact_scale is not None and longest > EXACT:
+        return f"a step of {total.inexact_scale:.6g} is not a power of two: products round"
     if total.bias is not None:
         return f"the bias {total.bias:.6g} is not a multiple of the products' step"
     if longest > EXACT:

@@ -91,7 +91,7 @@ def _check_activation(quantizer: OwnQuantizer, grid: IntegerGrid) -> Iterator[Fi
         yield make_error(node, "granularity", problem, "use a scale per tensor or per channel")
     if grid.coding is Coding.SIGN:
         is_one = grid.scale.size == 1 and grid.scale.item() == 1
-        if quantizer.before not in ("Relu", "Selu") and not is_one:
+        if quantizer.preceding not in ("Relu", "Selu") and not is_one:
             problem = "scale is not 1, which FINN requires of bipolar activations"
             yield make_error(node, "scale", problem, "quantize again with a scale of 1")
         return
@@ -100,12 +100,12 @@ def _check_activation(quantizer: OwnQuantizer, grid: IntegerGrid) -> Iterator[Fi
         problem = f"rounding mode {mode}; FINN's thresholds silently round to nearest"
         yield make_error(node, "rounding-mode", problem, "quantize again with ROUND")
     signed, narrow = grid.lowest < 0, quantizer.attributes.get("narrow", False)
-    if quantizer.before == "Relu" and (signed or narrow):
+    if quantizer.preceding == "Relu" and (signed or narrow):
         problem = "signed or narrow after Relu; FINN requires unsigned, full-range quantizers there"
         yield make_error(node, "range", problem, "quantize again without signed and narrow")
-    elif quantizer.before not in ("Relu", "Selu") and not signed:
-        before = quantizer.before or "an input"
-        problem = f"unsigned after {before}; FINN requires signed quantizers there"
+    elif quantizer.preceding not in ("Relu", "Selu") and not signed:
+        preceding = quantizer.preceding or "an input"
+        problem = f"unsigned after {preceding}; FINN requires signed quantizers there"
         yield make_error(node, "range", problem, "use a signed quantizer, or put a Relu before it")
     bits = grid.bits
     if bits > _WIDEST_ACTIVATION:
@@ -145,7 +145,7 @@ def _check_trunc(quantizer: OwnQuantizer) -> Iterator[Finding]:
         yield make_error(node, "rounding-mode", problem, "export with rounding mode FLOOR")
     product = None if quantizer.x is None else quantizer.x.producer()
     mean = product.inputs[0].producer() if product and product.inputs[0] else None
-    if quantizer.before != "Mul" or mean is None or mean.op_type != "AveragePool":
+    if quantizer.preceding != "Mul" or mean is None or mean.op_type != "AveragePool":
         problem = "FINN supports it after AveragePool and Mul only"
         yield make_error(
             node, "place", problem, "replace it by a Quant of the result's scale and width"

@@ -204,10 +204,10 @@ def _check_quantizer(quantizer: OwnQuantizer) -> Iterator[Finding]:
     if width is not None and width.size != 1:
         problem = f"bitwidth of shape {list(width.shape)}; hls4ml supports one per tensor"
         yield make_error(node, "granularity", problem, "use one bit-width for the whole tensor")
-    if quantizer.spelled == "BipolarQuant" and quantizer.before in _JOINED_WITH_SIGNS:
-        problem = f"hls4ml joins it with {quantizer.before} and rounds the threshold down"
+    if quantizer.spelled == "BipolarQuant" and quantizer.preceding in _JOINED_WITH_SIGNS:
+        problem = f"hls4ml joins it with {quantizer.preceding} and rounds the threshold down"
         yield make_error(
-            node, "threshold", problem, f"put a Quant between {quantizer.before} and it"
+            node, "threshold", problem, f"put a Quant between {quantizer.preceding} and it"
         )
     scale = quantizer.get_parameter(Role.SCALE)
     if scale is not None and scale.ndim > 1 and scale.size == 1:
