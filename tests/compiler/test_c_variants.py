@@ -39,6 +39,12 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 """Options by names; those that a CPU may lack have the names of its flags in /proc/cpuinfo."""
 
+OPTIMIZATIONS = [
+    (*compiler, *options)
+    for compiler in (("gcc",), ("clang",))
+    for options in (("-O0",), ("-O1",), ("-O2",), ("-Os",), ("-O3",), ("-O3", "-flto"))
+]
+
 ROWS = 3
 
 
@@ -77,6 +83,17 @@ def test_variant_gives_same_bytes(name: str, tmp_path: Path) -> None:
     if name in ("popcnt", "avx2", "avx512_vnni") and f" {name} " not in cpu.replace("\n", " "):
         pytest.skip(f"this CPU has no {name}")
     assert run_batch(make_cases(), (*GCC, *VARIANTS[name]), tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", OPTIMIZATIONS, ids=" ".join)
+def test_optimization_gives_same_bytes(options: tuple[str, ...], tmp_path: Path) -> None:
+    linker = ("-fuse-ld=lld",) if options[0] == "clang" else ()
+    tools = (options[0], "ld.lld") if linker else options[:1]
+    if missing := [tool for tool in tools if not shutil.which(tool)]:
+        pytest.skip(f"{missing[0]} is not installed")
+    command = (options[0], "-std=c99", *options[1:], *linker, *WARNINGS)
+    assert run_batch(make_cases(), command, tmp_path) == []
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
