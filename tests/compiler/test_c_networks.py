@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Float networks, quantized with their outputs, in C: the bytes of `anybit run`, without floats."""
 
+import ctypes
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 ROWS = 5
 
 
-def quantize(name: str, **options: str) -> anybit.QuantizationResult:
+def quantize(name: str, **options: object) -> anybit.QuantizationResult:
     network = NETWORKS[name]
     data, options = network.draw(80, 1), {"outputs": "int8", "effort": "fast", **options}
     return anybit.quantize(network.make(), data, integer_only=True, **options)
@@ -54,6 +56,62 @@ def test_network_in_c_has_the_bytes_of_the_model(
     ]
     assert run_batch(cases, (*CHECKED, *SANITIZERS), tmp_path) == []
     assert codes.constant_bytes < 16_000
+
+
+PORT = re.compile(
+    r"put \d \((\w+)\): (\w+)_t.*? 1 x (\d+) x (\d+) \(h.*?_SCALE (\S+)f\n.*?_POINT \((-?\d+)\)",
+    re.DOTALL,
+)
+
+
+def order_elements(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return channels x width, or a vector, in the order of codes: width x channels."""
+    return (x if x.ndim == 1 or x.shape == shape else x.T).ravel()
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
+@pytest.mark.parametrize(
+    ("name", "states"), [("gru", "h=state"), ("stream with state", "past=next")]
+)
+def test_codes_of_a_state_are_the_input_of_the_next_step(
+    name: str, states: str, tmp_path: Path
+) -> None:
+    source, target = states.split("=")
+    result = quantize(name, states={source: target})
+    compiled = anybit.compile(result)
+    header = compiled.to_c(tmp_path, name="cell", io="codes").files["cell.h"]
+    command = ("gcc", "-std=c99", "-O2", "-shared", "-fPIC", "cell.c", "-o", "cell.so")
+    subprocess.run(command, cwd=tmp_path, check=True)
+    run = ctypes.CDLL(str(tmp_path / "cell.so")).cell_run
+    grids, codes = {}, {}
+    for port, dtype, width, channels, scale, zero in PORT.findall(header):
+        grids[port] = np.float32(scale), int(zero)
+        codes[port] = np.zeros((int(width), int(channels)), dtype)
+    assert grids[source] == grids[target]
+    codes[source] += grids[source][1]  # of zeros
+    names = compiled.engine.input_names, compiled.engine.output_names
+    rows = NETWORKS[name].draw(20, 3)
+    state = np.zeros_like(rows[source][:1])
+    arena = (ctypes.c_int32 * 1000)()
+    for x in rows["x"]:
+        scale, zero = grids["x"]
+        limits = np.iinfo(codes["x"].dtype)
+        indices = np.clip(np.rint(x / scale) + zero, limits.min, limits.max)
+        codes["x"].flat = order_elements(indices, codes["x"].shape)
+        inputs, outputs = (
+            (ctypes.c_void_p * len(ports))(*(codes[port].ctypes.data for port in ports))
+            for ports in names
+        )
+        assert run(inputs, outputs, arena) == 0
+        expected = compiled.run({"x": x[None], source: state})
+        for port in names[1]:
+            scale, zero = grids[port]
+            y = (codes[port].ravel().astype(np.float32) - zero) * scale
+            row = order_elements(expected[port][0], codes[port].shape)
+            np.testing.assert_array_equal(y, row)
+        state = expected[target]
+        codes[source][:] = codes[target]
+    assert len(np.unique(codes[source])) > 3
 
 
 @pytest.mark.parametrize("operator", ["LSTM", "GRU", "RNN"])
