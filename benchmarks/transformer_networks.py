@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speed of transformers with dynamic activations, relative to ONNX Runtime.
 
-    python benchmarks/transformers.py [NAME ...] [--weights "int4 per-block 32"]
+    python benchmarks/transformer_networks.py [NAME ...] [--weights "int4 per-block 32"]
 
 Transformers are exported from PyTorch with random weights (`_torch_transformers.py`), quantized
 with `int8 dynamic` activations, and compiled. Sessions have default options and one thread, and
