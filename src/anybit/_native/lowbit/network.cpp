@@ -41,9 +41,12 @@ Network::Sizes sizes_of(const Port& port) { return {port.sizes.begin(), port.siz
 // Makes the stage of an instruction.
 class StageMaker {
  public:
-  StageMaker(const Program& program, const Plan& plan, Level level, const std::int64_t& most_bytes)
+  // `stages` are those of the instructions so far.
+  StageMaker(const Program& program, const Plan& plan, const Stages& stages, Level level,
+             const std::int64_t& most_bytes)
       : program_(program),
         plan_(plan),
+        stages_(stages),
         loops_(kernels_of<ElementLoops>(level)),
         level_(level),
         most_bytes_(most_bytes) {}
@@ -55,9 +58,7 @@ class StageMaker {
   std::unique_ptr<Stage> operator()(const Product& at) const {
     ProductTask task = task_of(program_, at);
     task.most_bytes = most_bytes_;
-    if (std::holds_alternative<Arithmetic>(at.epilogue))
-      return make_stage(task, at_place(at.source), floats(float_target(program_, at.target)),
-                        level_);
+    if (std::holds_alternative<Arithmetic>(at.epilogue)) return make_float_product(task);
     return make_stage(task, at_place(at.source), at_place(at.target), level_);
   }
   std::unique_ptr<Stage> operator()(const MatMul& at) const {
@@ -121,17 +122,11 @@ class StageMaker {
                       floats(float_target(program_, at.target)), loops_);
   }
   std::unique_ptr<Stage> operator()(const Elementwise& at) const {
+    if (plan_.computed_by[current()] != current()) return make_empty_stage(Elementwise::name);
     const FloatNumber first = float_source(program_, at.first),
                       target = float_target(program_, at.target);
-    const FloatTensor sizes = sizes_of(program_, target);
-    FloatOperand operand;
-    if (at.has_second()) {
-      const FloatNumber second = float_source(program_, at.second);
-      const FloatTensor other = sizes_of(program_, second);
-      operand = {floats(second), true, other.height * other.width < sizes.height * sizes.width,
-                 other.channels < sizes.channels};
-    }
-    return make_stage(at, sizes, floats(first), operand, floats(target), loops_);
+    return make_stage(at, sizes_of(program_, target), floats(first), second_of(at), floats(target),
+                      loops_);
   }
   std::unique_ptr<Stage> operator()(const DynamicScale& at) const {
     const FloatNumber source = float_source(program_, at.source),
@@ -157,6 +152,41 @@ class StageMaker {
   }
 
  private:
+  // The number of the instruction whose stage is made.
+  std::size_t current() const { return stages_.size(); }
+
+  FloatOperand second_of(const Elementwise& at) const {
+    if (!at.has_second()) return {};
+    const FloatNumber second = float_source(program_, at.second);
+    const FloatTensor sizes = sizes_of(program_, float_target(program_, at.target)),
+                      other = sizes_of(program_, second);
+    return {floats(second), true, other.height * other.width < sizes.height * sizes.width,
+            other.channels < sizes.channels};
+  }
+
+  // A product of floats, with the steps of the instructions that it computes.
+  std::unique_ptr<Stage> make_float_product(ProductTask& task) const {
+    std::int64_t target = task.product->target;
+    std::vector<FloatPlace> arrays;
+    for (std::size_t i = current() + 1;
+         i < plan_.computed_by.size() && plan_.computed_by[i] == current(); ++i) {
+      const auto& at = std::get<Elementwise>(program_.instructions[i]);
+      if (const FloatOperand second = second_of(at); second.is_present) {
+        arrays.push_back(second.place);
+        task.more.push_back({static_cast<Operation>(at.operation),
+                             {},
+                             true,
+                             second.one_channel,
+                             second.place.strides});
+      }
+      for (const Step& step : at.steps)
+        task.more.push_back({step.kind(), step.operands, false, false, {}});
+      target = at.target;
+    }
+    return make_stage(task, at_place(task.product->source), floats(float_target(program_, target)),
+                      std::move(arrays), level_);
+  }
+
   const Tensor& tensor(std::int64_t i) const { return program_.tensors[place(i)]; }
   const Place& at_place(std::int64_t i) const { return plan_.tensors[place(i)]; }
   FloatPlace floats(const FloatNumber& number) const {
@@ -167,6 +197,7 @@ class StageMaker {
 
   const Program& program_;
   const Plan& plan_;
+  const Stages& stages_;
   const ElementLoops& loops_;
   const Level level_;
   const std::int64_t& most_bytes_;  // limit for the next stage
@@ -257,7 +288,7 @@ Network::Network(const Encoded& encoded) {
   for (const Port& port : program.outputs) outputs_.push_back(sizes_of(port));
   plan_ = std::make_unique<Plan>(program, level);
   std::int64_t bytes_left = loaded_bytes + loaded_times * bytes_of(encoded);
-  const StageMaker make(program, *plan_, level, bytes_left);
+  const StageMaker make(program, *plan_, stages_, level, bytes_left);
   for (const Instruction& instruction : program.instructions) {
     stages_.push_back(std::visit(make, instruction));
     need_room(stages_.back()->bytes(), bytes_left);

@@ -318,6 +318,21 @@ PackedEpilogue pack_epilogue(const Epilogue& epilogue, std::int64_t channels, st
   return state;
 }
 
+void add_steps(PackedEpilogue& epilogue, const std::vector<FloatStep>& steps, std::int64_t channels,
+               std::int64_t most_bytes) {
+  constexpr std::int64_t operand = sizeof(float);
+  need_room(static_cast<std::int64_t>(steps.size()) * whole_chunks(channels) * operand, most_bytes);
+  int arrays = 0;
+  for (const FloatStep& step : steps) {
+    if (step.has_array) {
+      epilogue.steps.push_back({step.operation, nullptr, arrays++, step.one_channel});
+      continue;
+    }
+    epilogue.operands.push_back(per_channel(step.constants, channels));
+    epilogue.steps.push_back({step.operation, epilogue.operands.back().data()});
+  }
+}
+
 EpilogueBlock make_epilogue_block(const PackedEpilogue& epilogue, Coding coding,
                                   std::int64_t levels) {
   EpilogueBlock block;  // uninitialized: zeroing takes longer than a small epilogue

@@ -86,6 +86,10 @@ EpilogueBlock make_epilogue_block(const PackedEpilogue& epilogue, Coding coding,
 // Sets the constants of the chunk that begins at a channel.
 void set_chunk(EpilogueBlock& block, const PackedEpilogue& epilogue, std::int64_t channel);
 
+// Adds operations to an epilogue of floats. Those with an array count them from 0.
+void add_steps(PackedEpilogue& epilogue, const std::vector<FloatStep>& steps, std::int64_t channels,
+               std::int64_t most_bytes);
+
 // Throws Error if the constants exceed `most_bytes`.
 PackedEpilogue pack_epilogue(const Epilogue& epilogue, std::int64_t channels, std::int64_t levels,
                              std::int64_t most_bytes);

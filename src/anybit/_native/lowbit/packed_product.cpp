@@ -298,6 +298,9 @@ std::unique_ptr<State> make_plain_state(const ProductTask& task, const Storage& 
   fold(*at, weights, form, product.epilogue, task.most_bytes);
   at->epilogue =
       pack_epilogue(product.epilogue, task.target.channels, task.target.levels, task.most_bytes);
+  add_steps(at->epilogue, task.more, task.target.channels, task.most_bytes);
+  for (const FloatStep& step : task.more)
+    if (step.has_array) at->arrays.push_back(step.array);
   at->short_sums = at->kernels->short_sums[static_cast<std::size_t>(at->scheme)];
   const bool is_exact = at->scheme != Scheme::depthwise || at->tap_order == TapOrder::byte_pairs;
   if (at->short_sums != nullptr && is_exact)
@@ -348,6 +351,15 @@ void run_short_epilogue(const State& at, const Pixels& pixels, const std::int16_
   }
 }
 
+// Finds the operands of pixels in the arrays that steps read.
+void find_operands(const State& at, const Pixels& pixels, const float* const* arrays,
+                   const float* (&operands)[most_step_arrays][most_block_pixels]) {
+  for (std::size_t i = 0; i < at.arrays.size(); ++i)
+    for (int pixel = 0; pixel < pixels.count; ++pixel)
+      operands[i][pixel] = arrays[i] + pixels.rows[pixel] * at.arrays[i].row +
+                           pixels.places[pixel] * at.arrays[i].pixel;
+}
+
 // Copies the windows of a block of pixels to `room`. What follows a window meets weights of 0.
 void gather_windows(const State::Gathered& gathered, Pixels& pixels, std::byte* room) {
   for (int i = 0; i < pixels.count; ++i, room += gathered_bytes) {
@@ -362,7 +374,7 @@ void gather_windows(const State::Gathered& gathered, Pixels& pixels, std::byte* 
 }
 
 void run_part(const State& at, const Part& part, const std::byte* source, std::byte* target,
-              float* floats) {
+              float* floats, const float* const* arrays) {
   const auto epilogue = at.kernels->epilogues[static_cast<std::size_t>(at.epilogue.kind)];
   // Panels at the end of a group are written whole; the next group overwrites the excess.
   constexpr std::ptrdiff_t stride = chunk_channels + panel_channels;
@@ -370,6 +382,7 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
   const std::byte* windows[most_block_pixels];
   std::byte* targets[most_block_pixels];
   float* outputs[most_block_pixels];
+  const float* operands[most_step_arrays][most_block_pixels];
   alignas(64) std::byte gathered[most_block_pixels * gathered_bytes];
 
   SumBlock sum;
@@ -393,6 +406,7 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
     sum.count = pixels.count;
     if (!at.gathered.runs.empty()) gather_windows(at.gathered, pixels, gathered);
     sum.pixels = pixels.windows;
+    find_operands(at, pixels, arrays, operands);
     if (at.scheme == Scheme::signs12) at.kernels->less_signs(sum, pixels.addends);
     else std::fill_n(pixels.addends, pixels.count, 0);
     for (std::int64_t channel = part.first_channel; channel < part.last_channel;
@@ -431,6 +445,7 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
           if (target != nullptr) targets[i] = pixels.targets[first + i] + place;
           else outputs[i] = pixels.floats[first + i] + channel * at.floats.channel;
         }
+        for (std::size_t i = 0; i < at.arrays.size(); ++i) then.arrays[i] = operands[i] + first;
         then.count = count, then.sums = scratch + first * stride;
         then.constants = pixels.constants + first, then.addends = pixels.addends + first;
         epilogue(then);
@@ -442,7 +457,7 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
 // Runs all pixels chunk by chunk of channels if spreading the weights once saves more than
 // rereading the pixels costs.
 void run_by_chunks(const State& at, const Part& part, const std::byte* source, std::byte* target,
-                   float* floats) {
+                   float* floats, const float* const* arrays) {
   const std::int64_t pixels =
       (part.last_row - part.first_row) * (part.last_line - part.first_line) * at.target.width;
   // Or if the weights of a chunk stay in the L2 cache, but those of all channels do not.
@@ -453,7 +468,7 @@ void run_by_chunks(const State& at, const Part& part, const std::byte* source, s
   const std::int64_t most = by_chunks ? chunk_channels : part.last_channel - part.first_channel;
   for (Part chunk = part; chunk.first_channel < part.last_channel; chunk.first_channel += most) {
     chunk.last_channel = std::min(chunk.first_channel + most, part.last_channel);
-    run_part(at, chunk, source, target, floats);
+    run_part(at, chunk, source, target, floats, arrays);
   }
   if (at.kernels->end != nullptr && is_dot(at.scheme)) at.kernels->end();
 }
@@ -497,11 +512,12 @@ std::int64_t PackedProduct::bytes() const {
 std::int64_t PackedProduct::multiplications() const { return state_->multiplications; }
 
 void PackedProduct::run(const std::byte* source, std::byte* target, const Part& part) const {
-  run_by_chunks(*state_, part, source, target, nullptr);
+  run_by_chunks(*state_, part, source, target, nullptr, nullptr);
 }
 
-void PackedProduct::run(const std::byte* source, float* target, const Part& part) const {
-  run_by_chunks(*state_, part, source, nullptr, target);
+void PackedProduct::run(const std::byte* source, float* target, const Part& part,
+                        const float* const* arrays) const {
+  run_by_chunks(*state_, part, source, nullptr, target, arrays);
 }
 
 }  // namespace anybit::lowbit

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "_native/isa/levels.hpp"
 #include "program.hpp"
@@ -19,11 +20,21 @@ struct FloatStrides {
   std::int64_t row = 0, pixel = 0, channel = 0;
 };
 
+// An operation on the floats of a product. Its operands are constants, one or per channel, or those
+// of another array: one per pixel, or per pixel and channel, adjacent.
+struct FloatStep {
+  Operation operation = Operation::add;
+  Floats constants;
+  bool has_array = false, one_channel = false;
+  FloatStrides array;
+};
+
 // A verified Product instruction with its source and target tensors.
 struct ProductTask {
   const Product* product = nullptr;
   Tensor source;
-  Tensor target;  // for a port: its height, width and channels
+  Tensor target;                     // for a port: its height, width and channels
+  std::vector<FloatStep> more = {};  // operations after those of the epilogue
   std::int64_t most_bytes = std::numeric_limits<std::int64_t>::max();  // limit of the packed size
 };
 
@@ -50,7 +61,9 @@ class PackedProduct {
 
   // Source and target point to row 0 of the batch. Disjoint parts may run concurrently.
   void run(const std::byte* source, std::byte* target, const Part& part) const;
-  void run(const std::byte* source, float* target, const Part& part) const;
+  // `arrays` are those of the steps, in their order, at row 0.
+  void run(const std::byte* source, float* target, const Part& part,
+           const float* const* arrays = nullptr) const;
 
   // For reports: name of the kernel, bytes of weights and constants, multiplications per row of the
   // batch.

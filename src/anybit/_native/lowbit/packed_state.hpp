@@ -57,6 +57,7 @@ struct PackedProduct::State {
   std::int32_t column_classes = 1;
 
   PackedEpilogue epilogue;
+  std::vector<FloatStrides> arrays;  // that its steps read
   ShortEpilogue short_epilogue;
   void (*short_sums)(const SumBlock&) = nullptr;  // for chunks that the short epilogue covers
   std::int64_t multiplications = 0;

@@ -19,6 +19,8 @@ struct Pixels {
   const std::int32_t* constants[most_block_pixels];
   std::byte* targets[most_block_pixels];
   float* floats[most_block_pixels];
+  std::int64_t rows[most_block_pixels];    // of the batch, for targets of floats
+  std::int64_t places[most_block_pixels];  // in the row
   std::int32_t addends[most_block_pixels];
 };
 
@@ -53,7 +55,11 @@ class PixelBlocks {
             constants_ + at_.column_class[static_cast<std::size_t>(column_)] * at_.padded;
         if (target_ != nullptr)
           pixels.targets[pixels.count] = line_target_ + column_ * at_.to.pixel;
-        else pixels.floats[pixels.count] = line_floats_ + column_ * at_.floats.pixel;
+        else {
+          pixels.floats[pixels.count] = line_floats_ + column_ * at_.floats.pixel;
+          pixels.rows[pixels.count] = row_;
+          pixels.places[pixels.count] = line_ * at_.target.width + column_;
+        }
       }
       if (column_ == at_.target.width) {
         const bool more = at_.gap > 0 && line_ + 1 < part_.last_line;
@@ -85,6 +91,7 @@ class PixelBlocks {
       pixels.constants[pixels.count] = constants_;
       pixels.targets[pixels.count] = line_target_;
       pixels.floats[pixels.count] = line_floats_;
+      pixels.rows[pixels.count] = row_, pixels.places[pixels.count] = 0;
       window_ += at_.from.row;
       if (target_ != nullptr) line_target_ += at_.to.row;
       else line_floats_ += at_.floats.row;

@@ -7,6 +7,8 @@
 #include <type_traits>
 
 #include "damage.hpp"
+#include "fused_steps.hpp"
+#include "product_kernels.hpp"
 
 namespace anybit::lowbit {
 
@@ -114,6 +116,31 @@ std::vector<Life> lives_of(const Program& program) {
   return lives;
 }
 
+// Moves the instructions that a product computes to the product. Floats between them need no
+// memory.
+void join_lives(const Program& program, const std::vector<std::size_t>& computed_by,
+                std::vector<Life>& lives) {
+  const auto life_of = [&](const FloatNumber& number) {
+    const bool is_inner = number.kind == FloatNumber::Kind::inner;
+    return is_inner ? &lives[program.tensors.size() + number.index] : nullptr;
+  };
+  for (std::size_t i = 0; i < computed_by.size(); ++i) {
+    if (computed_by[i] == i) continue;
+    const auto& at = std::get<Elementwise>(program.instructions[i]);
+    *life_of(float_source(program, at.first)) = {};
+    if (Life* const target = life_of(float_target(program, at.target)); target != nullptr)
+      target->meet(computed_by[i]);
+  }
+}
+
+// Returns the last uses of the floats that are neither inputs nor outputs.
+std::vector<std::size_t> last_uses_of(const Program& program) {
+  const std::vector<Life> lives = lives_of(program);
+  std::vector<std::size_t> uses;
+  for (std::size_t i = program.tensors.size(); i < lives.size(); ++i) uses.push_back(lives[i].last);
+  return uses;
+}
+
 }  // namespace
 
 ProductTask task_of(const Program& program, const Product& product) {
@@ -129,12 +156,16 @@ ProductTask task_of(const Program& program, const Product& product) {
 
 Plan::Plan(const Program& program, Level level) {
   choose_storage(program, level);
+  computed_by = find_products_of_steps(program, last_uses_of(program));
   for (const FloatTensor& tensor : program.floats) floats.emplace_back(tensor);
   lay_out(program);
   if (bytes > most_bytes_per_row)
     refuse("one row needs " + text(bytes) + " bytes of memory, more than " +
            text(most_bytes_per_row));
   rows = std::clamp<std::int64_t>(cached_bytes / std::max<std::int64_t>(bytes, 1), 1, most_rows);
+  // Rows of a single pixel fill whole blocks of a product.
+  const std::int64_t block = kernels_of<ProductKernels>(level).block_pixels;
+  if (rows > block) rows = rows / block * block;
   if (rows > 1) lay_out(program);
 }
 
@@ -182,7 +213,8 @@ void Plan::choose_storage(const Program& program, Level level) {
 // Puts each tensor, of codes or of floats, at the first offset that is free for all of its
 // lifetime.
 void Plan::lay_out(const Program& program) {
-  const std::vector<Life> lives = lives_of(program);
+  std::vector<Life> lives = lives_of(program);
+  join_lives(program, computed_by, lives);
   std::vector<std::size_t> order, placed;
   for (std::size_t i = 0; i < lives.size(); ++i)
     if (lives[i].first <= lives[i].last) order.push_back(i);

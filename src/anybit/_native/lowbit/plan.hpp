@@ -16,9 +16,10 @@ inline std::size_t place(std::int64_t number) { return static_cast<std::size_t>(
 
 struct Plan {
   std::vector<Place> tensors;
-  std::vector<FloatPlace> floats;  // that are neither inputs nor outputs
-  std::int64_t rows = 1;           // of the batch, run together
-  std::int64_t bytes = 0;          // of all tensors for these rows
+  std::vector<FloatPlace> floats;        // that are neither inputs nor outputs
+  std::int64_t rows = 1;                 // of the batch, run together
+  std::int64_t bytes = 0;                // of all tensors for these rows
+  std::vector<std::size_t> computed_by;  // per instruction, see find_products_of_steps
 
   // Throws Error if a row needs more memory than is reasonable.
   Plan(const Program& program, Level level);

@@ -105,8 +105,15 @@ inline constexpr int chunk_channels = 64;
 
 struct EpilogueStep {
   Operation operation;
-  const float* operands;  // per channel, from channel 0
+  const float* operands = nullptr;  // per channel, from channel 0
+  // Which of the arrays of a block has the operands of a pixel, and whether one is for all
+  // channels; -1 if the operands above are those of all pixels.
+  int array = -1;
+  bool one_channel = false;
 };
+
+// Most arrays that an epilogue reads.
+inline constexpr int most_step_arrays = 4;
 
 // First operation of an epilogue on a sum.
 enum class Settling : std::uint8_t {
@@ -168,7 +175,8 @@ struct EpilogueBlock {
   const std::uint8_t* entries;
   const EpilogueStep* steps;
   int step_count;
-  float* const* floats;  // per pixel
+  const float* const* arrays[most_step_arrays];  // per pixel: from channel 0
+  float* const* floats;                          // per pixel
   std::ptrdiff_t float_channel;
 };
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stage of a Product instruction.
 #include <algorithm>
+#include <utility>
 
+#include "product_kernels.hpp"
 #include "tensor_stage.hpp"
 
 namespace anybit::lowbit {
@@ -16,8 +18,9 @@ class ProductStage final : public Stage {
     target = &to;
   }
 
-  ProductStage(const ProductTask& task, const Place& from, const FloatPlace& to, Level level)
-      : port_(to), product_(task, from.storage, to.strides, level) {
+  ProductStage(const ProductTask& task, const Place& from, const FloatPlace& to,
+               std::vector<FloatPlace> arrays, Level level)
+      : port_(to), arrays_(std::move(arrays)), product_(task, from.storage, to.strides, level) {
     describe(task, from);
   }
 
@@ -46,7 +49,9 @@ class ProductStage final : public Stage {
   void run_some(const Memory& memory, const Part& part) const {
     const std::byte* const from = source->row(memory, 0);
     if (target != nullptr) return product_.run(from, target->row(memory, 0), part);
-    product_.run(from, port_.write(memory, 0), part);
+    const float* arrays[most_step_arrays];
+    for (std::size_t i = 0; i < arrays_.size(); ++i) arrays[i] = arrays_[i].read(memory, 0);
+    product_.run(from, port_.write(memory, 0), part, arrays);
   }
 
   void describe(const ProductTask& task, const Place& from) {
@@ -63,12 +68,24 @@ class ProductStage final : public Stage {
   }
 
   const FloatPlace port_{};
+  const std::vector<FloatPlace> arrays_;
   const PackedProduct product_;
   std::int64_t width_ = 1;
   bool many_weights_ = false;
 };
 
+class EmptyStage final : public Stage {
+ public:
+  explicit EmptyStage(std::string_view instruction) { name = instruction; }
+  std::string kernel() const override { return "with the product"; }
+  void run(const Memory&, const Part&) const override {}
+};
+
 }  // namespace
+
+std::unique_ptr<Stage> make_empty_stage(std::string_view instruction) {
+  return std::make_unique<EmptyStage>(instruction);
+}
 
 std::unique_ptr<Stage> make_stage(const ProductTask& task, const Place& source, const Place& target,
                                   Level level) {
@@ -76,8 +93,9 @@ std::unique_ptr<Stage> make_stage(const ProductTask& task, const Place& source, 
 }
 
 std::unique_ptr<Stage> make_stage(const ProductTask& task, const Place& source,
-                                  const FloatPlace& target, Level level) {
-  return std::make_unique<ProductStage>(task, source, target, level);
+                                  const FloatPlace& target, std::vector<FloatPlace> arrays,
+                                  Level level) {
+  return std::make_unique<ProductStage>(task, source, target, std::move(arrays), level);
 }
 
 std::int64_t Stage::nanoseconds() const {

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "elements.hpp"
 #include "packed_product.hpp"
@@ -111,8 +113,12 @@ std::unique_ptr<Stage> make_stage(const Quantize& at, const FloatPlace& source,
                                   const ElementLoops& loops);
 std::unique_ptr<Stage> make_stage(const ProductTask& task, const Place& source, const Place& target,
                                   Level level);
+// `arrays` are those of the steps of the task.
 std::unique_ptr<Stage> make_stage(const ProductTask& task, const Place& source,
-                                  const FloatPlace& target, Level level);
+                                  const FloatPlace& target, std::vector<FloatPlace> arrays,
+                                  Level level);
+// Returns the stage of an instruction that a product computes: it does nothing.
+std::unique_ptr<Stage> make_empty_stage(std::string_view instruction);
 std::unique_ptr<Stage> make_stage(const MaxPool& at, const Place& source, const Place& target,
                                   const ElementLoops& loops);
 std::unique_ptr<Stage> make_stage(const Lookup& at, const Tensor& tensor, const Place& source,

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Epilogues in float32 arithmetic, step by step as in the graph.
 #pragma once
-#include <algorithm>
-
 #include "_native/lowbit/exponential.hpp"
 #include "epilogues.hpp"
 
@@ -103,80 +101,115 @@ template <class Values, class Operand>
   }
 }
 
-// Calls store(pixel, lane, y) for all panels of all pixels. Pixels share the operands of a step.
-template <bool keeps, Settling settling, class Store>
-[[gnu::always_inline]] inline void step_pixels(const EpilogueBlock& block, Store&& store) {
-  const EpilogueBlock at = block;
-  for (int lane = 0; lane < at.channels; lane += lane_count)
-    for (int first = 0; first < at.count; first += Stepped<keeps>::panels) {
-      Stepped<keeps> stepped;
-      repeat<Stepped<keeps>::panels>([&](int i) __attribute__((always_inline)) {
-        const int pixel = first + i < at.count ? first + i : at.count - 1;
-        stepped.y[i] =
-            to_reals(accumulators<settling>(at, pixel, lane)) * read<Reals>(at.gains + lane);
-        if constexpr (keeps) stepped.kept[i] = broadcast(0.0f);
-      });
-      for (int i = 0; i < at.step_count; ++i) {
-        const auto operands = read<Reals>(at.steps[i].operands + at.first_channel + lane);
-        apply(at.steps[i].operation, stepped,
-              [&](int) __attribute__((always_inline)) { return operands; });
-      }
-      repeat<Stepped<keeps>::panels>([&](int i) __attribute__((always_inline)) {
-        if (first + i < at.count) store(first + i, lane, stepped.y[i]);
-      });
-    }
-}
-
+// Reads the operands of the first channels of a panel; those of the others are 0.
+[[gnu::always_inline]] inline Reals read_first(const float* at, int count) {
 #if defined(__AVX512F__)
-// The same pixel by pixel: all panels of a pixel take a step together.
-template <class Store>
-[[gnu::always_inline]] inline void step_panels_of_pixels(const EpilogueBlock& block,
-                                                         Store&& store) {
-  constexpr int most = chunk_channels / lane_count;
-  const EpilogueBlock at = block;
-  const int last = (at.channels - 1) / lane_count * lane_count;
-  for (int pixel = 0; pixel < at.count; ++pixel) {
-    Stepped<true, most> stepped;
-    int lanes[most];  // repeats the last panel
-    repeat<most>([&](int i) __attribute__((always_inline)) {
-      lanes[i] = std::min(i * lane_count, last);
-      stepped.y[i] = to_reals(accumulators(at, pixel, lanes[i])) * read<Reals>(at.gains + lanes[i]);
-      stepped.kept[i] = broadcast(0.0f);
-    });
-    for (int i = 0; i < at.step_count; ++i) {
-      const float* const operands = at.steps[i].operands + at.first_channel;
-      apply(at.steps[i].operation, stepped, [&](int panel) __attribute__((always_inline)) {
-        return read<Reals>(operands + lanes[panel]);
-      });
-    }
-    repeat<most>([&](int i) __attribute__((always_inline)) {
-      if (i * lane_count < at.channels) store(pixel, lanes[i], stepped.y[i]);
-    });
-  }
-}
+  return {FloatRegister(_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), at))};
+#else
+  if (count == lane_count) return read<Reals>(at);
+  float lanes[lane_count] = {};
+  std::memcpy(lanes, at, static_cast<std::size_t>(count) * sizeof(float));
+  return read<Reals>(lanes);
 #endif
-
-template <bool keeps, class Store>
-[[gnu::always_inline]] inline void each_settled(const EpilogueBlock& at, Store&& store) {
-#if defined(__AVX512F__)
-  // With fewer pixels most lanes of a step of pixels would be repeated ones.
-  if (at.count < Stepped<keeps>::panels / 2) return step_panels_of_pixels(at, store);
-#endif
-  if (at.settling == Settling::bare) step_pixels<keeps, Settling::bare>(at, store);
-  else if (at.settling == Settling::plain) step_pixels<keeps, Settling::plain>(at, store);
-  else step_pixels<keeps, Settling::general>(at, store);
-}
-
-template <class Store>
-[[gnu::always_inline]] inline void each_stepped(const EpilogueBlock& at, Store&& store) {
-  for (int i = 0; i < at.step_count; ++i)
-    if (at.steps[i].operation >= Operation::keep) return each_settled<true>(at, store);
-  each_settled<false>(at, store);
 }
 
 // Number of channels of a panel.
 [[gnu::always_inline]] inline int here(const EpilogueBlock& at, int lane) {
   return at.channels - lane < lane_count ? at.channels - lane : lane_count;
+}
+
+// Computes the steps of panels that are in registers. `pixel_of` and `lane_of` return the pixel and
+// the first channel of each; all are at the same channel if they share constants.
+template <Settling settling, bool shares, class Values, class Pixel, class Lane>
+[[gnu::always_inline]] inline void compute_steps(const EpilogueBlock& at, Values& values,
+                                                 Pixel&& pixel_of, Lane&& lane_of) {
+  repeat<Values::panels>([&](int i) __attribute__((always_inline)) {
+    values.y[i] = to_reals(accumulators<settling>(at, pixel_of(i), lane_of(i))) *
+                  read<Reals>(at.gains + lane_of(i));
+    if constexpr (Values::keeps) values.kept[i] = broadcast(0.0f);
+  });
+  for (int i = 0; i < at.step_count; ++i) {
+    const EpilogueStep step = at.steps[i];
+    const auto array_of = [&](int k) __attribute__((always_inline)) {
+      return at.arrays[step.array][pixel_of(k)];
+    };
+    if (step.array >= 0 && step.one_channel) {
+      apply(step.operation, values,
+            [&](int k) __attribute__((always_inline)) { return broadcast(*array_of(k)); });
+    } else if (step.array >= 0) {
+      apply(step.operation, values, [&](int k) __attribute__((always_inline)) {
+        return read_first(array_of(k) + at.first_channel + lane_of(k), here(at, lane_of(k)));
+      });
+    } else if constexpr (shares) {
+      const auto constants = read<Reals>(step.operands + at.first_channel + lane_of(0));
+      apply(step.operation, values, [&](int) __attribute__((always_inline)) { return constants; });
+    } else {
+      apply(step.operation, values, [&](int k) __attribute__((always_inline)) {
+        return read<Reals>(step.operands + at.first_channel + lane_of(k));
+      });
+    }
+  }
+}
+
+// Calls store(pixel, lane, y) for all panels of all pixels, which are as many as fit the registers,
+// or more. The last ones may be computed twice.
+template <bool keeps, Settling settling, class Store>
+[[gnu::always_inline]] inline void each_of_many(const EpilogueBlock& block, Store&& store) {
+  constexpr int together = Stepped<keeps>::panels;
+  const EpilogueBlock at = block;
+  for (int lane = 0; lane < at.channels; lane += lane_count)
+    for (int next = 0; next < at.count; next += together) {
+      const int first = next + together <= at.count ? next : at.count - together;
+      Stepped<keeps> stepped;
+      compute_steps<settling, true>(
+          at, stepped, [=](int i) __attribute__((always_inline)) { return first + i; },
+          [=](int) __attribute__((always_inline)) { return lane; });
+      repeat<together>(
+          [&](int i) __attribute__((always_inline)) { store(first + i, lane, stepped.y[i]); });
+    }
+}
+
+// The same of few pixels: several panels of each.
+template <bool keeps, Settling settling, class Store>
+[[gnu::always_inline]] inline void each_of_few(const EpilogueBlock& block, Store&& store) {
+  constexpr int together = Stepped<keeps>::panels;
+  const EpilogueBlock at = block;
+  const int panels = (at.channels + lane_count - 1) / lane_count, all = at.count * panels;
+  int pixel = 0, panel = 0;
+  for (int first = 0; first < all; first += together) {
+    int pixels[together], lanes[together];
+    for (int i = 0; i < together; ++i) {  // repeats the last panel
+      pixels[i] = pixel, lanes[i] = panel * lane_count;
+      if (first + i + 1 >= all) continue;
+      if (++panel == panels) panel = 0, ++pixel;
+    }
+    Stepped<keeps> stepped;
+    compute_steps<settling, false>(
+        at, stepped, [&](int i) __attribute__((always_inline)) { return pixels[i]; },
+        [&](int i) __attribute__((always_inline)) { return lanes[i]; });
+    repeat<together>([&](int i) __attribute__((always_inline)) {
+      if (first + i < all) store(pixels[i], lanes[i], stepped.y[i]);
+    });
+  }
+}
+
+template <bool keeps, class Store>
+[[gnu::always_inline]] inline void each_kept(const EpilogueBlock& at, Store&& store) {
+  if (at.count < Stepped<keeps>::panels) each_of_few<keeps, Settling::general>(at, store);
+  else if (at.settling == Settling::general) each_of_many<keeps, Settling::general>(at, store);
+  else if (at.settling == Settling::plain) each_of_many<keeps, Settling::plain>(at, store);
+  else each_of_many<keeps, Settling::bare>(at, store);
+}
+
+template <class Store>
+[[gnu::always_inline]] inline void each_stepped(const EpilogueBlock& at, Store&& store) {
+#if defined(__AVX512F__)
+  each_kept<true>(at, store);  // there are registers for saved copies
+#else
+  for (int i = 0; i < at.step_count; ++i)
+    if (at.steps[i].operation >= Operation::keep) return each_kept<true>(at, store);
+  each_kept<false>(at, store);
+#endif
 }
 
 // Stores adjacent pixels channel by channel. Lines of different channels often share a cache set:
