@@ -108,7 +108,7 @@ template <int bits, int rows, int panels>
     a[i] = prepared ? at.prepared + (first + i) * at.prepared_bytes : at.pixels[first + i];
   });
   // Bytes ahead of the weights in use that are read to the caches.
-  constexpr std::ptrdiff_t ahead = 2048;
+  constexpr std::ptrdiff_t ahead = 8192;
   const std::byte* b = range.group + range.first * at.bytes;
   const std::byte* next = b;
   const std::byte* const last =

@@ -43,7 +43,19 @@ struct Avx2Base {
   static Vector odd_s8(Vector a) { return _mm256_srai_epi16(a, 8); }
   static Vector dot16(Vector sum, Vector a, Vector b) { return add(sum, _mm256_madd_epi16(a, b)); }
   // Pairs of numbers of 16 bits above -2^15: their sums fit 32 bits.
-  static Vector dot_words(Vector sum, Vector a, Vector b) { return dot16(sum, a, b); }
+  static Vector dot_words(Vector sum, Vector a, Vector b) {
+    Vector next = dot16(sum, a, b);
+    // GCC 12 would spill the sums of a tile of 6 x 2 registers.
+    asm volatile("" : "+x"(next));
+    return next;
+  }
+  // Stores a[0], b[0], a[1], b[1] ...
+  static void store_interleaved(void* at, Vector a, Vector b) {
+    const Vector low = _mm256_unpacklo_epi32(a, b), high = _mm256_unpackhi_epi32(a, b);
+    auto* const to = static_cast<Vector*>(at);
+    store(to, _mm256_permute2x128_si256(low, high, 0x20));
+    store(to + 1, _mm256_permute2x128_si256(low, high, 0x31));
+  }
   // Ones per byte, added to sums of 8 bits: at most 31 steps of 8.
   static Vector count(Vector sum, Vector bits) {
     const Vector ones = _mm256_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4,  //
