@@ -172,6 +172,42 @@ def test_numbers_next_to_half_steps(formats, transposed):
         assert_same_bits(run(make_model(*formats, transposed), first, b), expected)
 
 
+@pytest.mark.parametrize("transposed", [0, 1])
+@pytest.mark.parametrize("formats", FORMATS)
+@pytest.mark.parametrize("order", ["0213", "2103", "1203"])
+@pytest.mark.parametrize(
+    "shapes", [((2, 3, 37, 17), (2, 3, 17, 33)), ((2, 1, 5, 64), (1, 3, 64, 8))]
+)
+def test_orders_of_axes_do_not_change_a_bit(shapes, order, formats, transposed):
+    """Read and write arrays that are stored in another order of axes."""
+    a, b = make_factors(shapes)
+    expected = multiply(a, b, *formats)
+    axes = [int(digit) for digit in order]
+    factor = b.swapaxes(-1, -2) if transposed else b
+    stored = [np.ascontiguousarray(x.transpose(np.argsort(axes))) for x in (a, factor)]
+    moved = {f"{name}_axes": order for name in ("first", "second", "result")}
+    for threads in (1, 3):
+        actual = run(make_model(*formats, transposed, **moved), *stored, threads)
+        assert_same_bits(actual, expected.transpose(axes))
+
+
+@pytest.mark.parametrize("axes", ["02", "0123", "012 ", "021", "0/2", "001", "10"])
+@pytest.mark.parametrize("name", ["first", "second", "result"])
+def test_axes_that_are_no_order(name, axes):
+    changes = {f"{name}_axes": axes}
+    with pytest.raises(Exception, match="axes must be a permutation of 3 axes"):
+        run(make_model(SIGNED, SIGNED, **changes), *make_factors([(2, 3, 4), (2, 4, 5)]))
+
+
+@pytest.mark.parametrize("depth", [7, 2**18 + 3])
+def test_factor_multiplies_last(depth):
+    a, b = make_factors([(3, depth), (depth, 19)])
+    a[1], b[:, 3] = a[1] * np.float32(1e30), b[:, 3] * np.float32(1e20)
+    factor = np.float32(0.3)
+    expected = multiply(a, b, SIGNED, UNSIGNED) * factor
+    assert_same_bits(run(make_model(SIGNED, UNSIGNED, factor=0.3), a, b), expected)
+
+
 def test_large_and_small_scales_do_not_overflow_between():
     """Multiply by the smaller scale first: both orders of the operands are finite."""
     a, b = np.full((1, 8), 1e38, np.float32), np.full((8, 1), 1e-34, np.float32)
@@ -239,5 +275,7 @@ def test_attributes_that_no_quantizer_has(changes, message):
 def test_schema_describes_the_node():
     schema = make_dynamic_matmul_schema()
     node = make_model(SIGNED, replace(SIGNED, whole=1)).graph.node[0]
-    assert set(schema.attributes) == {attribute.name for attribute in node.attribute}
+    optional = {"factor", "first_axes", "second_axes", "result_axes"}
+    assert set(schema.attributes) - optional == {attribute.name for attribute in node.attribute}
+    assert not any(schema.attributes[name].required for name in optional)
     assert all(schema.attributes[a.name].type.value == a.type for a in node.attribute)

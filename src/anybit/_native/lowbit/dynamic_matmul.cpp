@@ -15,9 +15,9 @@ namespace anybit::lowbit {
 namespace {
 
 constexpr std::int64_t words_together = 2, panel_pair = panel_channels * words_together;
-static_assert(columns_together == panel_channels);
-// Words of the operands that are quantized before they are multiplied: about the L2 cache.
-constexpr std::int64_t most_words = std::int64_t{1} << 19;
+static_assert(lines_together == panel_channels);
+// Words of the operands that are quantized before they are multiplied: a part of the L2 cache.
+constexpr std::int64_t most_words = std::int64_t{1} << 17;
 constexpr std::int64_t chunk_panels = chunk_channels / panel_channels;
 // Work that is worth a thread, and the time of one number that is quantized or multiplied.
 constexpr std::int64_t grain_picoseconds = 60'000'000, per_number = 500, per_product = 12;
@@ -43,13 +43,9 @@ std::int64_t largest_code(const DynamicMatMul::Operand& at) {
   return at.constants.asymmetric ? at.highest - at.lowest : std::max(-at.lowest, at.highest);
 }
 
-DynamicLine line_of(const DynamicMatMul::Operand& at, const Magnitudes& magnitudes) {
-  DynamicLine line{compute_scale(at.constants, magnitudes), 0, 0, static_cast<float>(at.lowest),
-                   static_cast<float>(at.highest)};
-  if (at.constants.asymmetric)
-    line.zero = compute_zero(magnitudes, line.scale, line.lowest, line.highest);
-  line.nan = round_within(line.zero, line.lowest, line.highest);
-  return line;
+DynamicCodes codes_of(const DynamicMatMul::Operand& at, const Magnitudes& all) {
+  return {at.constants, static_cast<float>(at.lowest), static_cast<float>(at.highest),
+          at.whole ? &all : nullptr};
 }
 
 // Hosts divide a grain by a few.
@@ -105,77 +101,45 @@ struct DynamicMatMul::Run {
   float* y;
   const Sizes& sizes;
   Room& room;
-  std::int64_t line = 0, panels = 0, panel = 0;  // words of a line, panels of a group, words of one
-  std::int64_t first_row = 0, last_row = 0;      // of all groups
-  DynamicLine all_first{}, all_second{};         // of operands with one scale
+  // Words of a line, pairs that are multiplied, panels of a group, and words of a panel.
+  std::int64_t line = 0, pairs = 0, panels = 0, panel = 0;
+  std::int64_t first_row = 0, last_row = 0;  // of all groups
+  Magnitudes all_first{}, all_second{};      // of operands with one scale
 
   void find_whole() {
-    const auto find_magnitudes = [&](const float* x, std::int64_t count) {
-      return at.loops_.find_magnitudes(x, count * sizes.depth);
-    };
-    if (at.first_.whole)
-      all_first = line_of(at.first_, find_magnitudes(first, sizes.firsts * sizes.rows));
-    if (at.second_.whole)
-      all_second = line_of(at.second_, find_magnitudes(second, sizes.seconds * sizes.columns));
+    if (at.first_.whole) all_first = at.loops_.find_magnitudes(first, sizes.first.numbers);
+    if (at.second_.whole) all_second = at.loops_.find_magnitudes(second, sizes.second.numbers);
   }
 
   std::int64_t rows() const { return last_row - first_row; }
 
-  // Quantizes a row of the first operand.
-  void fill_line(std::int64_t group, std::int64_t place, std::int64_t row) const {
-    const float* const x =
-        first + (sizes.first_of[static_cast<std::size_t>(group)] * sizes.rows + row) * sizes.depth;
-    const DynamicLine constants =
-        at.first_.whole ? all_first : line_of(at.first_, at.loops_.find_magnitudes(x, sizes.depth));
-    std::int16_t* const to = room.lines.data() + place * line;
-    if (line > sizes.depth) to[line - 1] = 0;
-    at.loops_.quantize_words(constants, x, sizes.depth, to);
-    room.line_scales[place] = constants.scale;
+  static std::int64_t start_of(const Matrices& matrices, std::int64_t group) {
+    return matrices.of_group[static_cast<std::size_t>(group)];
+  }
+
+  // Quantizes rows of the first operand.
+  void fill_lines(std::int64_t group, std::int64_t place, std::int64_t row,
+                  std::int64_t count) const {
+    const MatrixBlock block{first + start_of(sizes.first, group) + row * sizes.first.row,
+                            sizes.first.row, count, sizes.depth};
+    const std::int64_t start = place * rows() + row - first_row;
+    at.loops_.quantize_rows(codes_of(at.first_, all_first), block, room.lines.data() + start * line,
+                            line, room.line_scales.data() + start);
   }
 
   // Quantizes a panel of columns of the second operand.
   void fill_panel(std::int64_t group, std::int64_t place, std::int64_t number) const {
-    const float* const x =
-        second + sizes.second_of[static_cast<std::size_t>(group)] * sizes.depth * sizes.columns;
     const std::int64_t column = number * panel_channels;
     const std::int64_t count = std::min<std::int64_t>(panel_channels, sizes.columns - column);
-    std::int16_t* const to = room.panels.data() + place * panel;
+    auto* const to = reinterpret_cast<std::int32_t*>(room.panels.data() + place * panel);
     float* const scales = room.panel_scales.data() + place * panel_channels;
-    if (at.transposed_) return fill_transposed(x + column * sizes.depth, count, to, scales);
-    const ColumnBlock block{x + column, sizes.depth, sizes.columns, count};
-    Magnitudes magnitudes[columns_together];
-    if (!at.second_.whole) at.loops_.find_column_magnitudes(block, magnitudes);
-    DynamicColumns columns{};
-    columns.lowest = static_cast<float>(at.second_.lowest);
-    columns.highest = static_cast<float>(at.second_.highest);
-    for (std::int64_t c = 0; c < columns_together; ++c) {
-      const DynamicLine own = at.second_.whole ? all_second : line_of(at.second_, magnitudes[c]);
-      columns.scales[c] = scales[c] = own.scale;
-      columns.zeros[c] = own.zero, columns.nans[c] = own.nan;
-    }
-    at.loops_.quantize_pairs(columns, block, reinterpret_cast<std::int32_t*>(to));
-  }
-
-  // The same of columns that are contiguous.
-  void fill_transposed(const float* x, std::int64_t count, std::int16_t* to, float* scales) const {
-    constexpr std::int64_t together = 256;
-    if (count < panel_channels) std::fill_n(to, panel, std::int16_t{0});
-    std::fill_n(scales, panel_channels, 1.0f);
-    for (std::int64_t c = 0; c < count; ++c, x += sizes.depth) {
-      const DynamicLine own = at.second_.whole
-                                  ? all_second
-                                  : line_of(at.second_, at.loops_.find_magnitudes(x, sizes.depth));
-      scales[c] = own.scale;
-      for (std::int64_t k = 0; k < sizes.depth; k += together) {
-        const std::int64_t some = std::min(together, sizes.depth - k);
-        alignas(64) std::int16_t words[together];
-        words[(some - 1) | 1] = 0;
-        at.loops_.quantize_words(own, x + k, some, words);
-        std::int16_t* const pairs = to + k / 2 * panel_pair + c * words_together;
-        for (std::int64_t i = 0; i < some; i += 2)
-          std::memcpy(pairs + i / 2 * panel_pair, words + i, 2 * sizeof(std::int16_t));
-      }
-    }
+    const float* const x = second + start_of(sizes.second, group);
+    const DynamicCodes codes = codes_of(at.second_, all_second);
+    if (at.transposed_)
+      return at.loops_.quantize_row_panel(
+          codes, {x + column * sizes.second.row, sizes.second.row, count, sizes.depth}, to, scales);
+    at.loops_.quantize_column_panel(codes, {x + column, sizes.second.row, sizes.depth, count}, to,
+                                    scales);
   }
 
   // Multiplies a block of rows with all columns of a group.
@@ -185,7 +149,7 @@ struct DynamicMatMul::Run {
     const std::int64_t start = place * rows() + row - first_row;
     for (std::int64_t i = 0; i < count; ++i)
       pixels[i] = reinterpret_cast<const std::byte*>(room.lines.data() + (start + i) * line);
-    float* const to = y + (group * sizes.rows + row) * sizes.columns;
+    float* const to = y + start_of(sizes.y, group) + row * sizes.y.row;
     for (std::int64_t first_panel = 0; first_panel < panels; first_panel += chunk_panels) {
       const std::int64_t column = first_panel * panel_channels;
       const std::int64_t width = std::min<std::int64_t>(chunk_channels, sizes.columns - column);
@@ -207,10 +171,9 @@ struct DynamicMatMul::Run {
   void finish(SumBlock& sum, const float* line_scales, const float* scales, std::int64_t width,
               float* to) const {
     alignas(64) std::int32_t sums[most_block_pixels * chunk_channels];
-    add_up(sum, 0, line / words_together, sums);
-    for (int i = 0; i < sum.count; ++i)
-      at.loops_.scale_sums(sums + i * chunk_channels, line_scales[i], scales, width,
-                           to + i * sizes.columns);
+    add_up(sum, 0, pairs, sums);
+    at.loops_.scale_sums(
+        {sums, chunk_channels, line_scales, scales, sum.count, width, to, sizes.y.row, at.factor_});
   }
 
   // The same of sums that need more than 32 bits.
@@ -218,7 +181,7 @@ struct DynamicMatMul::Run {
                    float* to) const {
     alignas(64) std::int32_t sums[most_block_pixels * chunk_channels];
     std::int64_t wide[most_block_pixels * chunk_channels] = {};
-    const std::int64_t pairs = line / words_together, most = at.most_depth_ / words_together;
+    const std::int64_t most = at.most_depth_ / words_together;
     for (std::int64_t pair = 0; pair < pairs; pair += most) {
       add_up(sum, pair, std::min(most, pairs - pair), sums);
       for (std::int64_t i = 0; i < sum.count * std::int64_t{chunk_channels}; ++i) {
@@ -229,8 +192,8 @@ struct DynamicMatMul::Run {
     for (int i = 0; i < sum.count; ++i)
       for (std::int64_t c = 0; c < width; ++c) {
         const auto [small, large] = std::minmax(line_scales[i], scales[c]);
-        to[i * sizes.columns + c] =
-            static_cast<float>(wide[i * chunk_channels + c]) * small * large;
+        to[i * sizes.y.row + c] =
+            static_cast<float>(wide[i * chunk_channels + c]) * small * large * at.factor_;
       }
   }
 
@@ -247,10 +210,11 @@ struct DynamicMatMul::Run {
 };
 
 DynamicMatMul::DynamicMatMul(const Operand& first, const Operand& second, bool transposed,
-                             Level level)
+                             float factor, Level level)
     : first_(first),
       second_(second),
       transposed_(transposed),
+      factor_(factor),
       loops_(kernels_of<ElementLoops>(level)),
       kernels_(kernels_of<ProductKernels>(level)) {
   check_operand(first, "first");
@@ -265,14 +229,15 @@ DynamicMatMul::~DynamicMatMul() = default;
 
 void DynamicMatMul::run(const float* first, const float* second, float* y, const Sizes& sizes,
                         const Workers& workers) const {
-  const auto groups = static_cast<std::int64_t>(sizes.first_of.size());
+  const auto groups = static_cast<std::int64_t>(sizes.y.of_group.size());
   if (groups * sizes.rows * sizes.columns == 0) return;
   const Loan loan(*this);
   Room& room = loan.room();
   Run run{*this, first, second, y, sizes, room};
-  run.line = divide_up(sizes.depth, words_together) * words_together;
+  run.line = divide_up(sizes.depth, lines_together) * lines_together;
+  run.pairs = divide_up(sizes.depth, words_together);
   run.panels = divide_up(sizes.columns, panel_channels);
-  run.panel = run.line * panel_channels;
+  run.panel = run.pairs * panel_pair;
   run.find_whole();
   const std::int64_t of_group = (sizes.rows + run.panels * panel_channels) * run.line;
   const std::int64_t together =
@@ -296,10 +261,14 @@ void DynamicMatMul::run(const float* first, const float* second, float* y, const
     for (std::int64_t row = 0; row < sizes.rows; row += rows_together) {
       run.first_row = row, run.last_row = std::min(row + rows_together, sizes.rows);
       const std::int64_t rows = run.rows();
-      workers.split(some * rows, grain_of(run.line, 0),
+      const std::int64_t pieces = divide_up(rows, lines_together);
+      workers.split(some * pieces, grain_of(run.line * lines_together, 0),
                     [&](std::int64_t from, std::int64_t to) noexcept {
-                      for (std::int64_t i = from; i < to; ++i)
-                        run.fill_line(group + i / rows, i, row + i % rows);
+                      for (std::int64_t i = from; i < to; ++i) {
+                        const std::int64_t start = row + i % pieces * lines_together;
+                        run.fill_lines(group + i / pieces, i / pieces, start,
+                                       std::min(lines_together, run.last_row - start));
+                      }
                     });
       const std::int64_t blocks = divide_up(rows, most_block_pixels);
       const std::int64_t products =

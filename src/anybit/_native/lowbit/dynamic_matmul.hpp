@@ -23,20 +23,25 @@ class DynamicMatMul {
     bool whole = false;                    // whether all of the tensor has one scale
   };
 
-  // Matrices of a run. Groups are pairs of matrices, by their numbers.
+  // Matrices of an array: each has rows that are contiguous.
+  struct Matrices {
+    std::int64_t numbers = 0;            // of the array
+    std::int64_t row = 0;                // from one row to the next
+    std::vector<std::int64_t> of_group;  // start of the matrix of each group
+  };
   struct Sizes {
     std::int64_t rows = 0, depth = 0, columns = 0;
-    std::int64_t firsts = 0, seconds = 0;           // matrices of the operands
-    std::vector<std::int64_t> first_of, second_of;  // per group
+    Matrices first, second, y;
   };
 
   // The matrices of the second operand are columns x depth if it is transposed. Throws Error for
   // constants or codes that no quantizer has.
-  DynamicMatMul(const Operand& first, const Operand& second, bool transposed, Level level);
+  DynamicMatMul(const Operand& first, const Operand& second, bool transposed, float factor,
+                Level level);
   ~DynamicMatMul();
 
-  // y = (float(sum of code * code) * s) * t, where s <= t are both scales: of each group, rows x
-  // columns.
+  // y = ((float(sum of code * code) * s) * t) * factor, where s <= t are both scales: of each
+  // group, rows x columns. All numbers of arrays with one scale are read.
   void run(const float* first, const float* second, float* y, const Sizes& sizes,
            const Workers& workers) const;
 
@@ -47,6 +52,7 @@ class DynamicMatMul {
 
   const Operand first_, second_;
   const bool transposed_;
+  const float factor_;
   const ElementLoops& loops_;
   const ProductKernels& kernels_;
   std::int64_t most_depth_ = 0;  // of sums in 32 bits

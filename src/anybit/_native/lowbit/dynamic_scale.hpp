@@ -10,12 +10,6 @@
 
 namespace anybit::lowbit {
 
-// Constants of a scale: min(max(w, least) / steps, most), or infinity if w is infinite.
-struct ScaleConstants {
-  float steps = 1, least = 1, most = 1;
-  bool asymmetric = false;  // whether w is the width of the range, and not the largest magnitude
-};
-
 inline float compute_scale(const ScaleConstants& at, const Magnitudes& magnitudes) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   const float width = at.asymmetric ? magnitudes.above + magnitudes.below

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "_native/isa/levels.hpp"
+#include "dynamic_lines.hpp"
 #include "float_pixels.hpp"
 #include "float_rows.hpp"
 #include "lookup.hpp"
@@ -347,156 +348,6 @@ Magnitudes find_magnitudes(const float* x, std::int64_t n) {
   return result;
 }
 
-// Codes by computed scales. The product with the reciprocal of a scale is less than 2^-13 from the
-// quotient, so that both have the same code unless the product is that near to half a step.
-struct DynamicCode {
-  float lowest, highest;
-
-  // Whether the reciprocal has the relative error of a normal number.
-  static bool is_near(float reciprocal) {
-    return reciprocal >= 0x1p-126f && reciprocal <= 0x1p126f;
-  }
-
-  // Returns the number to be rounded.
-  template <bool divides>
-  float inside(float x, float scale, float zero, float nan) const {
-    float y = (divides ? x / scale : x * scale) + zero;
-    y = y == y ? y : nan;
-    y = y > lowest ? y : lowest;
-    return y < highest ? y : highest;
-  }
-  static float round(float y) { return (y + rounder) - rounder; }
-  static std::int32_t is_doubtful(float y, float rounded) {
-    constexpr float limit = 0.5f - 0x1p-13f;
-    const float off = y - rounded;
-    return static_cast<std::int32_t>(off >= limit) | static_cast<std::int32_t>(-off >= limit);
-  }
-};
-
-// Calls put(i, code) for all numbers.
-template <class Put>
-void quantize_all(const DynamicLine& line, const float* x, std::int64_t n, const Put& put) {
-  constexpr std::int64_t few = 64;
-  const DynamicLine at = line;
-  const DynamicCode code{at.lowest, at.highest};
-  const float reciprocal = 1 / at.scale;
-  const bool is_near = DynamicCode::is_near(reciprocal);
-  for (std::int64_t done = 0; done < n; done += few) {
-    const std::int64_t last = n - done < few ? n : done + few;
-    std::int32_t doubtful = is_near ? 0 : 1;
-    if (is_near)
-      for (std::int64_t i = done; i < last; ++i) {
-        const float y = code.inside<false>(x[i], reciprocal, at.zero, at.nan);
-        const float rounded = code.round(y);
-        doubtful |= code.is_doubtful(y, rounded);
-        put(i, rounded);
-      }
-    if (doubtful != 0)
-      for (std::int64_t i = done; i < last; ++i)
-        put(i, code.round(code.inside<true>(x[i], at.scale, at.zero, at.nan)));
-  }
-}
-
-void quantize(const DynamicLine& line, const float* x, std::int64_t n, std::uint8_t* to) {
-  const float lowest = line.lowest;
-  quantize_all(line, x, n, [=](std::int64_t i, float rounded) {
-    to[i] = static_cast<std::uint8_t>(static_cast<std::int32_t>(rounded - lowest));
-  });
-}
-
-void quantize_words(const DynamicLine& line, const float* x, std::int64_t n, std::int16_t* to) {
-  const float nan = line.nan;
-  quantize_all(line, x, n, [=](std::int64_t i, float rounded) {
-    to[i] = static_cast<std::int16_t>(static_cast<std::int32_t>(rounded - nan));
-  });
-}
-
-// Computes pairs of codes of two rows; returns whether some may differ from those of quotients.
-template <bool divides>
-std::int32_t quantize_pair(const DynamicColumns& at, const float* scales, const float* x,
-                           const float* next, std::int32_t* to) {
-  const DynamicCode code{at.lowest, at.highest};
-  std::int32_t doubtful = 0;
-  for (std::int64_t c = 0; c < columns_together; ++c) {
-    const float y = code.inside<divides>(x[c], scales[c], at.zeros[c], at.nans[c]);
-    const float z = code.inside<divides>(next[c], scales[c], at.zeros[c], at.nans[c]);
-    const float rounded = code.round(y), other = code.round(z);
-    const auto low = static_cast<std::int32_t>(rounded - at.nans[c]);
-    const auto high = static_cast<std::int32_t>(other - at.nans[c]);
-    doubtful |= code.is_doubtful(y, rounded) | code.is_doubtful(z, other);
-    to[c] = static_cast<std::int32_t>((static_cast<std::uint32_t>(low) & 0xffffu) |
-                                      static_cast<std::uint32_t>(high) << 16);
-  }
-  return doubtful;
-}
-
-void quantize_pairs(const DynamicColumns& constants, const ColumnBlock& block, std::int32_t* to) {
-  const bool is_whole = block.columns == columns_together;
-  float reciprocals[columns_together];
-  bool is_near = true;
-  for (std::int64_t c = 0; c < columns_together; ++c) {
-    reciprocals[c] = 1 / constants.scales[c];
-    is_near = is_near && DynamicCode::is_near(reciprocals[c]);
-  }
-  const auto quantize_rows = [&](const float* x, const float* next, std::int32_t* pairs) {
-    if (is_near && quantize_pair<false>(constants, reciprocals, x, next, pairs) == 0) return;
-    quantize_pair<true>(constants, constants.scales, x, next, pairs);
-  };
-  float room[2][columns_together] = {};
-  for (std::int64_t row = 0; row < block.rows; row += 2, to += columns_together) {
-    const float* const x = block.x + row * block.stride;
-    const bool has_next = row + 1 < block.rows;
-    if (is_whole && has_next) {
-      quantize_rows(x, x + block.stride, to);
-      continue;
-    }
-    const std::size_t bytes = static_cast<std::size_t>(block.columns) * sizeof(float);
-    std::memcpy(room[0], x, bytes);
-    if (has_next) std::memcpy(room[1], x + block.stride, bytes);
-    quantize_rows(room[0], room[1], to);
-    if (!has_next)
-      for (std::int64_t c = 0; c < columns_together; ++c) to[c] &= 0xffff;
-    for (std::int64_t c = block.columns; c < columns_together; ++c) to[c] = 0;
-  }
-}
-
-void find_column_magnitudes(const ColumnBlock& block, Magnitudes* to) {
-  constexpr std::int32_t infinity = 0x7f800000, sign = -0x7fffffff - 1;
-  std::int32_t above[columns_together] = {}, below[columns_together] = {};
-  const auto include = [&](const float* x) {
-    std::int32_t bits[columns_together];
-    std::memcpy(bits, x, sizeof bits);
-    for (std::int64_t c = 0; c < columns_together; ++c) {
-      const std::int32_t negated = bits[c] ^ sign;
-      above[c] = bits[c] > above[c] ? bits[c] : above[c];
-      below[c] = negated > below[c] ? negated : below[c];
-    }
-  };
-  float room[columns_together] = {};
-  for (std::int64_t row = 0; row < block.rows; ++row) {
-    const float* x = block.x + row * block.stride;
-    if (block.columns < columns_together) {
-      std::memcpy(room, x, static_cast<std::size_t>(block.columns) * sizeof(float));
-      x = room;
-    }
-    include(x);
-  }
-  for (std::int64_t c = 0; c < block.columns; ++c) {
-    if (above[c] > infinity || below[c] > infinity) above[c] = below[c] = infinity;
-    std::memcpy(&to[c].above, above + c, sizeof to[c].above);
-    std::memcpy(&to[c].below, below + c, sizeof to[c].below);
-  }
-}
-
-void scale_sums(const std::int32_t* sums, float scale, const float* scales, std::int64_t n,
-                float* to) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float other = scales[i];
-    const float small = scale < other ? scale : other, large = scale < other ? other : scale;
-    to[i] = static_cast<float>(sums[i]) * small * large;
-  }
-}
-
 template <bool multiplies>
 void combine_pairs(const PairArithmetic& arithmetic, const std::uint8_t* first,
                    const std::uint8_t* second, std::int64_t n, std::uint8_t* to) {
@@ -537,9 +388,9 @@ const lowbit::ElementLoops& compiled<lowbit::ElementLoops, Level::ANYBIT_ISA>() 
                                       arithmetic,
                                       find_magnitudes,
                                       quantize,
-                                      quantize_words,
-                                      quantize_pairs,
-                                      find_column_magnitudes,
+                                      quantize_rows,
+                                      quantize_column_panel,
+                                      quantize_row_panel,
                                       scale_sums,
                                       softmax,
                                       normalize,

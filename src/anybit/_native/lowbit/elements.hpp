@@ -65,17 +65,38 @@ struct DynamicLine {
   float scale = 1, zero = 0, nan = 0, lowest = 0, highest = 0;
 };
 
-// Columns that are quantized side by side, and the constants of each.
-inline constexpr std::int64_t columns_together = 16;
-struct DynamicColumns {
-  alignas(64) float scales[columns_together], zeros[columns_together], nans[columns_together];
-  float lowest = 0, highest = 0;
+// Constants of a scale: min(max(w, least) / steps, most), or infinity if w is infinite.
+struct ScaleConstants {
+  float steps = 1, least = 1, most = 1;
+  bool asymmetric = false;  // whether w is the width of the range, and not the largest magnitude
 };
 
-// Part of a matrix: up to `columns_together` columns.
-struct ColumnBlock {
+// Codes of lines that have a scale each, or of lines with the same scale.
+struct DynamicCodes {
+  ScaleConstants constants;
+  float lowest = 0, highest = 0;
+  const Magnitudes* all = nullptr;  // of lines with the same scale
+};
+
+// Part of a matrix.
+struct MatrixBlock {
   const float* x = nullptr;
-  std::int64_t rows = 0, stride = 0, columns = 0;
+  std::int64_t stride = 0;  // from one row to the next
+  std::int64_t rows = 0, columns = 0;
+};
+
+// Lines that are quantized side by side.
+inline constexpr std::int64_t lines_together = 16;
+
+// Sums of a block of rows, and their scales.
+struct SumScales {
+  const std::int32_t* sums = nullptr;
+  std::int64_t sum_stride = 0;
+  const float *of_rows = nullptr, *of_columns = nullptr;
+  std::int64_t rows = 0, columns = 0;
+  float* to = nullptr;
+  std::int64_t stride = 0;
+  float factor = 1;
 };
 
 // Constants of a LayerNorm: one gain and offset per channel.
@@ -125,16 +146,18 @@ struct ElementLoops {
   Magnitudes (*find_magnitudes)(const float* x, std::int64_t n);
   void (*quantize)(const DynamicLine& line, const float* x, std::int64_t n, std::uint8_t* to);
 
-  // Codes less the number for NaN, which is the rounded zero-point, in 16 bits.
-  void (*quantize_words)(const DynamicLine& line, const float* x, std::int64_t n, std::int16_t* to);
-  // The same of columns: pairs of rows side by side, the missing columns and the last odd row 0.
-  void (*quantize_pairs)(const DynamicColumns& constants, const ColumnBlock& block,
-                         std::int32_t* to);
-  // The magnitudes of each column.
-  void (*find_column_magnitudes)(const ColumnBlock& block, Magnitudes* to);
-  // to[i] = (float(sums[i]) * smaller) * larger, of a scale and scales[i].
-  void (*scale_sums)(const std::int32_t* sums, float scale, const float* scales, std::int64_t n,
-                     float* to);
+  // Codes of rows less their zero-points, in 16 bits, and the scales of the rows. A row of the
+  // target has `line` numbers, a multiple of `lines_together`; those after the codes become 0.
+  void (*quantize_rows)(const DynamicCodes& codes, const MatrixBlock& block, std::int16_t* to,
+                        std::int64_t line, float* scales);
+  // The same of up to `lines_together` columns, or rows, with pairs of codes of all lines side by
+  // side. Missing lines and the second code of the last odd pair are 0, missing scales 1.
+  void (*quantize_column_panel)(const DynamicCodes& codes, const MatrixBlock& block,
+                                std::int32_t* to, float* scales);
+  void (*quantize_row_panel)(const DynamicCodes& codes, const MatrixBlock& block, std::int32_t* to,
+                             float* scales);
+  // y = ((float(sum) * smaller) * larger) * factor, of the scales of its row and column.
+  void (*scale_sums)(const SumScales& at);
 
   // Softmax and layer normalization of pixels whose channels are contiguous.
   void (*softmax)(const float* x, std::int64_t pixels, std::int64_t channels, float* to);

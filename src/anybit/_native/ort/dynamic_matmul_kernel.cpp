@@ -3,7 +3,8 @@
 
 #include <algorithm>
 #include <array>
-#include <span>
+#include <string_view>
+#include <utility>
 
 #include "attributes.hpp"
 #include "workers.hpp"
@@ -12,16 +13,58 @@ namespace anybit::ort {
 
 namespace {
 
+using Matrices = lowbit::DynamicMatMul::Matrices;
 using Sizes = lowbit::DynamicMatMul::Sizes;
 
 constexpr const char* dynamic_matmul_name = "DynamicMatMul";
 
-std::string format_shape(const Description& x) {
-  std::string text = "(";
-  for (std::size_t axis = 0; axis < x.rank; ++axis)
-    text += (axis > 0 ? ", " : "") + std::to_string(x.sizes[axis]);
-  return text + ")";
-}
+// An array whose axes are read in another order: axis i is axis `axes[i]` of the array.
+struct View {
+  std::size_t rank = 0;
+  std::array<std::int64_t, max_rank> sizes{}, strides{};
+  bool is_moved = false;
+
+  // Throws Error for axes that are not a permutation which leaves the last axis in place.
+  View(const std::int64_t* of_array, std::size_t rank_, const std::string& axes) : rank(rank_) {
+    std::array<std::int64_t, max_rank> all{};
+    std::int64_t stride = 1;
+    for (std::size_t axis = rank; axis-- > 0; stride *= of_array[axis]) all[axis] = stride;
+    std::array<bool, max_rank> seen{};
+    const auto axis_at = [&](std::size_t i) {
+      return axes.empty() ? i : static_cast<std::size_t>(axes[i]) - std::size_t{'0'};
+    };
+    bool fits = axes.empty() || axes.size() == rank;
+    for (std::size_t i = 0; fits && i < rank; ++i) {
+      const std::size_t axis = axis_at(i);
+      fits = axis < rank && !seen[axis] && (axis == i || i + 1 < rank);
+      if (!fits) break;
+      seen[axis] = true;
+      sizes[i] = of_array[axis], strides[i] = all[axis];
+      is_moved = is_moved || axis != i;
+    }
+    if (!fits)
+      throw Error(Error::Kind::value,
+                  "axes must be a permutation of " + std::to_string(rank) +
+                      " axes with the last one in place, one digit each, got '" + axes + "'");
+  }
+
+  // Size of an axis of an array with more axes, which are in front.
+  std::int64_t size_of(std::size_t axis, std::size_t of) const {
+    const std::size_t missing = of - rank;
+    return axis < missing ? 1 : sizes[axis - missing];
+  }
+  std::int64_t count(std::size_t axes) const {
+    std::int64_t numbers = 1;
+    for (std::size_t axis = 0; axis < axes; ++axis) numbers *= sizes[axis];
+    return numbers;
+  }
+  std::string shape() const {
+    std::string text = "(";
+    for (std::size_t axis = 0; axis < rank; ++axis)
+      text += (axis > 0 ? ", " : "") + std::to_string(sizes[axis]);
+    return text + ")";
+  }
+};
 
 // Axes of matrices, and the axes before these, which are broadcast.
 struct Shapes {
@@ -31,22 +74,20 @@ struct Shapes {
   std::int64_t groups = 1;
 
   // Throws Error for shapes that cannot be multiplied.
-  Shapes(const Description& first, const Description& second, bool transposed) {
+  Shapes(const View& first, const View& second, bool transposed) {
     const auto refuse = [&] {
-      throw Error(Error::Kind::value, "inputs of shapes " + format_shape(first) + " and " +
-                                          format_shape(second) + " cannot be multiplied" +
+      throw Error(Error::Kind::value, "inputs of shapes " + first.shape() + " and " +
+                                          second.shape() + " cannot be multiplied" +
                                           (transposed ? ", the second transposed" : ""));
     };
-    for (const Description* x : {&first, &second})
-      if (x->type != OrtElementType::float32)
-        throw Error(Error::Kind::type, "inputs must be float32");
     if (first.rank < 2 || second.rank < 2) refuse();
-    const std::int64_t *a = first.sizes + first.rank - 2, *b = second.sizes + second.rank - 2;
+    const std::int64_t *a = first.sizes.data() + first.rank - 2,
+                       *b = second.sizes.data() + second.rank - 2;
     sizes.rows = a[0], sizes.depth = a[1], sizes.columns = b[transposed ? 0 : 1];
     if (sizes.depth != b[transposed ? 1 : 0]) refuse();
     rank = std::max(first.rank, second.rank);
     for (std::size_t axis = 0; axis + 2 < rank; ++axis) {
-      const std::int64_t one = size_of(first, axis), other = size_of(second, axis);
+      const std::int64_t one = first.size_of(axis, rank), other = second.size_of(axis, rank);
       if (one != other && one != 1 && other != 1) refuse();
       y[axis] = one == 1 ? other : one;
       if (__builtin_mul_overflow(groups, y[axis], &groups)) refuse();
@@ -55,42 +96,36 @@ struct Shapes {
   }
 
   // Finds the matrices of all groups. There is an output of as many: an empty one needs none.
-  void number_matrices(const Description& first, const Description& second) {
+  void find_matrices(const View& first, const View& second, const View& result) {
     if (sizes.rows == 0 || sizes.columns == 0) return;
-    sizes.firsts = count(first), sizes.seconds = count(second);
-    if (sizes.seconds == 1 && sizes.firsts == groups) {
+    const bool is_moved = first.is_moved || result.is_moved;
+    if (!is_moved && second.count(second.rank - 2) == 1 && first.count(first.rank - 2) == groups) {
       // All rows are multiplied with the same matrix.
-      sizes.rows *= groups, sizes.firsts = groups = std::min<std::int64_t>(groups, 1);
-      sizes.first_of.assign(static_cast<std::size_t>(groups), 0);
-      sizes.second_of = sizes.first_of;
-      return;
+      sizes.rows *= groups, groups = std::min<std::int64_t>(groups, 1);
+      for (Matrices* const matrices : {&sizes.first, &sizes.second, &sizes.y})
+        matrices->of_group.assign(static_cast<std::size_t>(groups), 0);
+    } else {
+      find_starts(first, sizes.first), find_starts(second, sizes.second);
+      find_starts(result, sizes.y);
     }
-    number(first, sizes.first_of);
-    number(second, sizes.second_of);
+    for (const auto& [view, matrices] :
+         {std::pair(&first, &sizes.first), {&second, &sizes.second}, {&result, &sizes.y}})
+      matrices->numbers = view->count(view->rank), matrices->row = view->strides[view->rank - 2];
   }
 
  private:
-  std::int64_t size_of(const Description& x, std::size_t axis) const {
+  // Finds the start of the matrix of each group.
+  void find_starts(const View& x, Matrices& matrices) const {
+    matrices.of_group.resize(static_cast<std::size_t>(groups));
     const std::size_t missing = rank - x.rank;
-    return axis < missing ? 1 : x.sizes[axis - missing];
-  }
-  static std::int64_t count(const Description& x) {
-    std::int64_t matrices = 1;
-    for (std::size_t axis = 0; axis + 2 < x.rank; ++axis) matrices *= x.sizes[axis];
-    return matrices;
-  }
-  // Finds the matrix of an input for each group.
-  void number(const Description& x, std::vector<std::int64_t>& to) const {
-    to.resize(static_cast<std::size_t>(groups));
     for (std::int64_t group = 0; group < groups; ++group) {
-      std::int64_t rest = group, stride = 1, matrix = 0;
+      std::int64_t rest = group, start = 0;
       for (std::size_t axis = rank - 2; axis-- > 0;) {
-        const std::int64_t own = size_of(x, axis), place = rest % y[axis];
+        const std::int64_t place = rest % y[axis];
         rest /= y[axis];
-        if (own != 1) matrix += place * stride;
-        stride *= own;
+        if (x.size_of(axis, rank) != 1) start += place * x.strides[axis - missing];
       }
-      to[static_cast<std::size_t>(group)] = matrix;
+      matrices.of_group[static_cast<std::size_t>(group)] = start;
     }
   }
 };
@@ -108,6 +143,16 @@ lowbit::DynamicMatMul::Operand read_operand(const NodeAttributes& attributes,
   return at;
 }
 
+constexpr std::array<std::string_view, 3> axes_names = {"first_axes", "second_axes", "result_axes"};
+
+// Returns the order that undoes an order of axes, which is valid.
+std::string inverse_of(const std::string& axes) {
+  std::string result = axes;
+  for (std::size_t i = 0; i < axes.size(); ++i)
+    result[static_cast<std::size_t>(axes[i] - '0')] = static_cast<char>('0' + i);
+  return result;
+}
+
 }  // namespace
 
 DynamicMatMulKernel::DynamicMatMulKernel(const OrtApi& api, const OrtKernelInfo* info)
@@ -115,9 +160,13 @@ DynamicMatMulKernel::DynamicMatMulKernel(const OrtApi& api, const OrtKernelInfo*
   located(node_.label(), [&] {
     const NodeAttributes attributes(api, info);
     transposed_ = attributes.require<std::int64_t>("transposed") != 0;
+    float factor = 1;
+    attributes.read("factor", factor);
+    for (std::size_t i = 0; i < axes_.size(); ++i)
+      attributes.read(std::string(axes_names[i]), axes_[i]);
     product_ = std::make_unique<lowbit::DynamicMatMul>(read_operand(attributes, "first"),
                                                        read_operand(attributes, "second"),
-                                                       transposed_, selected_level());
+                                                       transposed_, factor, selected_level());
   });
 }
 
@@ -134,13 +183,20 @@ void DynamicMatMulKernel::run(OrtKernelContext* context) const {
     if (value == nullptr)
       throw Error(Error::Kind::value, "input " + std::to_string(i) + " is missing");
     inputs[i].read(api(), value);
+    if (inputs[i].type != OrtElementType::float32)
+      throw Error(Error::Kind::type, "inputs must be float32");
     from[i] = static_cast<const float*>(data_of(api(), value));
   }
-  Shapes shapes(inputs[0], inputs[1], transposed_);
+  const View first(inputs[0].sizes, inputs[0].rank, axes_[0]),
+      second(inputs[1].sizes, inputs[1].rank, axes_[1]);
+  Shapes shapes(first, second, transposed_);
+  // The axes of the output are those of the product in another order.
+  const View moved(shapes.y.data(), shapes.rank, axes_[2]);
   OrtValue* value = nullptr;
-  check(api(), api().KernelContext_GetOutput(context, 0, shapes.y.data(), shapes.rank, &value));
+  check(api(), api().KernelContext_GetOutput(context, 0, moved.sizes.data(), shapes.rank, &value));
   if (value == nullptr) return;
-  shapes.number_matrices(inputs[0], inputs[1]);
+  const View result(moved.sizes.data(), shapes.rank, inverse_of(axes_[2]));
+  shapes.find_matrices(first, second, result);
   product_->run(from[0], from[1], static_cast<float*>(data_of(api(), value)), shapes.sizes,
                 SessionWorkers(api(), context));
 }

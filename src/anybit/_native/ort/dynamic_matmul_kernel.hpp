@@ -2,7 +2,9 @@
 // MatMul of two dynamically quantized tensors, as an ONNX Runtime kernel.
 #pragma once
 
+#include <array>
 #include <memory>
+#include <string>
 
 #include "_native/lowbit/dynamic_matmul.hpp"
 #include "node.hpp"
@@ -25,6 +27,7 @@ class DynamicMatMulKernel {
 
   Node node_;
   bool transposed_ = false;
+  std::array<std::string, 3> axes_;  // of the inputs and the output, see View
   std::unique_ptr<const lowbit::DynamicMatMul> product_;
 };
 

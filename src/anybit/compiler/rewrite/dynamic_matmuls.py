@@ -121,13 +121,13 @@ def _make_attributes(operand: str, quantizer: DynamicQuantizer) -> list[ir.Attr]
 
 
 def _swap_axes(x: ir.Value, before: ir.Node, editor: Editor) -> ir.Value | None:
-    """Return x with its last two axes swapped if it is a Transpose; None for other values."""
+    """Return x with its last two axes swapped if it is a Transpose that moves the last axis."""
     transpose = x.producer()
     if transpose is None or transpose.domain or transpose.op_type != "Transpose":
         return None
     source, rank = transpose.inputs[0], len(x.shape or ())
     axes = list(get_attribute(transpose, "perm", tuple(reversed(range(rank)))))
-    if source is None or len(axes) != rank:
+    if source is None or len(axes) != rank or axes[-1] == rank - 1:
         return None
     axes[-2:] = reversed(axes[-2:])
     if axes == list(range(rank)):

@@ -41,6 +41,22 @@ def make_dynamic_matmul_schema() -> OpSchema:
     transposed = OpSchema.Attribute(
         "transposed", OpSchema.AttrType.INT, "Whether the second matrices are columns x depth."
     )
+    moved = [
+        OpSchema.Attribute(
+            f"{name}_axes",
+            OpSchema.AttrType.STRING,
+            f"Order of the axes of the {name}, as of a Transpose, with a digit for each; the last "
+            "axis stays. The order of the array by default.",
+            required=False,
+        )
+        for name in (*OPERANDS, "result")
+    ]
+    factor = OpSchema.Attribute(
+        "factor",
+        OpSchema.AttrType.FLOAT,
+        "A number that multiplies the product, 1 by default.",
+        required=False,
+    )
     floats = "tensor(float)"
     return OpSchema(
         NAME,
@@ -49,5 +65,5 @@ def make_dynamic_matmul_schema() -> OpSchema:
         "Quantizes both inputs by scales that follow from them, and multiplies the codes.",
         inputs=[OpSchema.FormalParameter(name, floats, f"The {name} factor.") for name in OPERANDS],
         outputs=[OpSchema.FormalParameter("result", floats, "The product.")],
-        attributes=[*attributes, transposed],
+        attributes=[*attributes, transposed, factor, *moved],
     )

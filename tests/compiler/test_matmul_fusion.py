@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transposes and factors around products of two tensors, fused into these."""
+
+from collections import Counter
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import anybit
+from anybit.compiler import pipeline
+
+HEAD = '<ir_version: 9, opset_import: ["": 20]> g (float[n,t,24] x) => (float[n,t,24] y) '
+CONSTANTS = "<int64[4] heads = {0, 0, 3, 8}, int64[3] joined = {0, 0, 24}, float scale = {0.35}>"
+ATTENTION = """{
+    q = MatMul(x, wq) qh = Reshape(q, heads) qt = Transpose<perm = [0, 2, 1, 3]>(qh)
+    k = MatMul(x, wk) kh = Reshape(k, heads) kt = Transpose<perm = [0, 2, 3, 1]>(kh)
+    v = MatMul(x, wv) vh = Reshape(v, heads) vt = Transpose<perm = [0, 2, 1, 3]>(vh)
+    s = MatMul(qt, kt) z = Mul(s, scale) p = Softmax(z) o = MatMul(p, vt)
+    ot = Transpose<perm = [0, 2, 1, 3]>(o) y = Reshape(ot, joined)
+}"""
+
+
+def quantize(text=ATTENTION, activations="int8 dynamic"):
+    model = onnx.parser.parse_model(HEAD + CONSTANTS + text)
+    rng = np.random.default_rng(0)
+    for name in ("wq", "wk", "wv"):
+        weights = rng.normal(size=(24, 24)).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
+    return ir.to_proto(anybit.quantize(model, activations=activations).model)
+
+
+def count_operators(compiled):
+    return Counter(node.op_type for node in compiled.model.graph)
+
+
+def run(compiled, shape=(2, 7, 24)):
+    x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    return compiled.run(x)["y"]
+
+
+@pytest.mark.parametrize("activations", ["int8 dynamic", "uint8 dynamic"])
+def test_fusion_does_not_change_a_bit(activations, monkeypatch):
+    quantized = quantize(activations=activations)
+    fused = anybit.compile(quantized)
+    monkeypatch.setattr(pipeline, "fuse_matmuls", lambda model: None)
+    plain = anybit.compile(quantized)
+    assert count_operators(plain)["Transpose"] > 0
+    assert count_operators(plain)["Mul"] == 1
+    assert count_operators(plain)["DynamicMatMul"] == 2
+    operators = count_operators(fused)
+    assert operators["DynamicMatMul"] == 2
+    assert not {"Transpose", "Mul"} & {*operators}
+    assert run(fused).tobytes() == run(plain).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "operator"),
+    [
+        ("Mul(s, scale)", "Mul(s, s)", "Mul"),
+        (
+            "y = Reshape(ot, joined)",
+            "r = Reshape(ot, joined) t = Neg(o) u = ReduceSum(t) y = Add(r, u)",
+            "Transpose",
+        ),
+        ("perm = [0, 2, 1, 3]>(o)", "perm = [0, 2, 3, 1]>(o)", "Transpose"),
+    ],
+)
+def test_other_nodes_stay(old, new, operator):
+    assert old in ATTENTION
+    compiled = anybit.compile(quantize(ATTENTION.replace(old, new)))
+    assert count_operators(compiled)[operator] == 1
+    assert count_operators(compiled)["DynamicMatMul"] == 2
+    assert np.isfinite(run(compiled)).all()
