@@ -40,6 +40,45 @@ def test_onnx_node_equals_reference_in_session(seed, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
+def declare_axes(message, names):
+    """Declare inputs of the model of a program with further axes in front."""
+    for value in message.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        sizes = [dim.dim_value for dim in dims][1:]
+        del dims[:]
+        for name in names:
+            dims.add(dim_param=f"{name}_{value.name}")
+        for size in sizes:
+            dims.add(dim_value=size)
+    for value in message.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    return message.SerializeToString()
+
+
+@pytest.mark.parametrize("axes", [(2, 3), (1, 2, 3, 1)])
+def test_onnx_node_takes_several_axes_of_rows(axes):
+    program = program_of_seed(3)
+    message = ir.to_proto(OnnxNode().emit(Network(program)))
+    model = anybit.load(declare_axes(message, [f"n{i}" for i in range(len(axes))]))
+    rows = int(np.prod(axes))
+    inputs = made.inputs_for(program, rows, 0)
+    actual = model.run({f"x{i}": x.reshape(*axes, *x.shape[1:]) for i, x in enumerate(inputs)})
+    results = list(actual.values()) if isinstance(actual, dict) else [actual]
+    for one, other in zip(results, reference.run(program, inputs), strict=True):
+        np.testing.assert_array_equal(one, other.reshape(*axes, *other.shape[1:]), strict=True)
+
+
+def test_onnx_node_refuses_inputs_of_other_rows():
+    seeds = (seed for seed in range(100) if len(program_of_seed(seed).inputs) > 1)
+    program = program_of_seed(next(seeds))
+    message = ir.to_proto(OnnxNode().emit(Network(program)))
+    model = anybit.load(declare_axes(message, ["n", "m"]))
+    arrays = made.inputs_for(program, 6, 0)
+    inputs = {f"x{i}": x.reshape(3 - i % 2, -1, *x.shape[1:]) for i, x in enumerate(arrays)}
+    with pytest.raises(errors.AnybitError, match=r"input 1 must be float32 of shape \(3, 2, "):
+        model.run(inputs)
+
+
 def test_onnx_node_passes_checker(path):
     anybit.onnx.register()
     model = onnx.load(path)

@@ -47,7 +47,9 @@ from anybit.compiler.rewrite.dynamic_matmuls import (
 )
 from anybit.compiler.rewrite.float_weights import collect_integer_weights, store_integer_weights
 from anybit.compiler.rewrite.gelu import list_dependents, reorder_gelus
+from anybit.compiler.rewrite.matmul_fusion import fuse_matmuls
 from anybit.compiler.rewrite.regions import replace_regions
+from anybit.compiler.rewrite.row_axes import restore_row_axes
 from anybit.compiler.selection import LeftRegion
 from anybit.compiler.timing import add_times
 from anybit.errors import ModelError, OptionError
@@ -208,7 +210,9 @@ def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: boo
     regions = replace_regions(model, parts.regions)
     restore_nbits(model, parts.lifted)
     replace_dynamic_pairs(model, parts.pairs)
+    fuse_matmuls(model)
     reorder_gelus(model, bounded)
+    restore_row_axes(model)
     make_runnable(model, quantized)
     store_integer_weights(model, weights)
     RemoveUnusedOpsetsPass()(model)
@@ -248,6 +252,7 @@ def compile_exposed(source: Source) -> ir.Model:
     parts = find_regions(model, Guarantee.BOUNDED)
     replace_regions(model, [region.exposed for region in parts.regions])
     replace_dynamic_pairs(model, parts.pairs)
+    restore_row_axes(model)
     return make_runnable(model, source)
 
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <numeric>
 #include <span>
 
 #include "workers.hpp"
@@ -56,15 +58,37 @@ std::string shape_text(const std::string& first, std::span<const std::int64_t> s
   return text + ")";
 }
 
-void check_shape(std::size_t i, const Description& x, const Network::Sizes& sizes,
-                 std::int64_t rows) {
-  if (x.type == OrtElementType::float32 && x.rank == sizes.size() + 1 &&
-      std::equal(sizes.begin(), sizes.end(), x.sizes + 1) && (rows < 0 || x.sizes[0] == rows))
-    return;
-  throw Error(Error::Kind::value, "input " + std::to_string(i) + " must be float32 of shape " +
-                                      shape_text(rows < 0 ? "n" : std::to_string(rows), sizes) +
-                                      ", got " + shape_text("", {x.sizes, x.rank}));
-}
+// Axes in front of those of a row. There is at least one, and all inputs have the same.
+struct RowAxes {
+  std::array<std::int64_t, max_rank> sizes{};
+  std::size_t count = 0;  // 0 before the first input
+
+  std::int64_t rows() const {
+    // Only an array without elements may have too many positions.
+    const auto end = sizes.begin() + static_cast<std::ptrdiff_t>(count);
+    return std::find(sizes.begin(), end, 0) != end
+               ? 0
+               : std::accumulate(sizes.begin(), end, std::int64_t{1}, std::multiplies<>());
+  }
+
+  // Throws Error for an input of other axes.
+  void meet(std::size_t i, const Description& x, const Network::Sizes& row) {
+    const std::size_t axes = x.rank - std::min(x.rank, row.size());
+    const bool fits = x.type == OrtElementType::float32 && axes > 0 &&
+                      std::equal(row.begin(), row.end(), x.sizes + axes);
+    if (fits && count == 0) {
+      count = axes;
+      std::copy_n(x.sizes, axes, sizes.begin());
+    }
+    if (fits && axes == count && std::equal(x.sizes, x.sizes + axes, sizes.begin())) return;
+    std::string first;
+    for (std::size_t axis = 0; axis < count; ++axis)
+      first += (axis > 0 ? ", " : "") + std::to_string(sizes[axis]);
+    throw Error(Error::Kind::value, "input " + std::to_string(i) + " must be float32 of shape " +
+                                        shape_text(count == 0 ? "n" : first, row) + ", got " +
+                                        shape_text("", {x.sizes, x.rank}));
+  }
+};
 
 }  // namespace
 
@@ -102,7 +126,7 @@ void NetworkKernel::run(OrtKernelContext* context) const {
   std::vector<const float*> from(inputs.size());
   std::vector<float*> to(outputs.size());
   std::vector<std::unique_ptr<float[]>> unread;
-  std::int64_t rows = -1;
+  RowAxes axes;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const OrtValue* value = nullptr;
     check(api(), api().KernelContext_GetInput(context, i + program_inputs.size(), &value));
@@ -110,16 +134,21 @@ void NetworkKernel::run(OrtKernelContext* context) const {
       throw Error(Error::Kind::value, "input " + std::to_string(i) + " is missing");
     Description x;
     x.read(api(), value);
-    check_shape(i, x, inputs[i], rows);
-    rows = x.sizes[0];
+    axes.meet(i, x, inputs[i]);
     from[i] = static_cast<const float*>(data_of(api(), value));
   }
+  const std::int64_t rows = axes.rows();
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    std::array<std::int64_t, max_rank> shape{rows};
-    std::copy(outputs[i].begin(), outputs[i].end(), shape.begin() + 1);
+    const std::size_t rank = axes.count + outputs[i].size();
+    if (rank > max_rank)
+      throw Error(Error::Kind::value, "output " + std::to_string(i) + " would have " +
+                                          std::to_string(rank) + " axes, more than " +
+                                          std::to_string(max_rank));
+    std::array<std::int64_t, max_rank> shape = axes.sizes;
+    std::copy(outputs[i].begin(), outputs[i].end(),
+              shape.begin() + static_cast<std::ptrdiff_t>(axes.count));
     OrtValue* value = nullptr;
-    check(api(),
-          api().KernelContext_GetOutput(context, i, shape.data(), outputs[i].size() + 1, &value));
+    check(api(), api().KernelContext_GetOutput(context, i, shape.data(), rank, &value));
     if (value != nullptr) {
       to[i] = static_cast<float*>(data_of(api(), value));
       continue;

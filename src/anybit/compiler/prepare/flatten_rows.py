@@ -21,6 +21,10 @@ from anybit.onnx.graph.shapes import get_named_sizes
 from anybit.onnx.passes import InferShapes
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
+ROWS = "anybit.rows"
+"""The metadata key of the Reshapes, whose values follow."""
+MERGED, RESTORED = "merged", "restored"
+
 _LEAST_RANK = 3
 _FIRST_OPSET = 13
 """The first opset in which quantizers have axes that count from the back."""
@@ -215,6 +219,7 @@ class _Flattening:
                 f"{value.name}_rows",
                 like=ir.Value(name=None, shape=ir.Shape([None, size])),
                 dtype=value.dtype or ir.DataType.FLOAT,
+                metadata={ROWS: MERGED},
             )
         return merged[value]
 
@@ -253,6 +258,7 @@ class _Flattening:
             like=ir.Value(name=None, shape=ir.Shape([*[None] * (len(sizes) - 1), sizes[-1]])),
             dtype=y.dtype or ir.DataType.FLOAT,
             attributes=zeros,
+            metadata={ROWS: RESTORED},
         )
         for reader, place in others:
             reader.replace_input_with(place, restored)
