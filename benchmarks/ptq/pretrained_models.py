@@ -75,8 +75,15 @@ def quantize(specs: Mapping[str, str | None], task: Task, result: Path) -> None:
     anybit.quantize(task.model, task.calibration, **specs).save(result)
 
 
+def quantize_without_data(task: Task, result: Path) -> None:
+    """Quantize the model of a task by anybit, one of text with random tokens."""
+    data = "random-tokens" if task.transformer else None
+    anybit.quantize(task.model, data, activations="uint8 dynamic").save(result)
+
+
 RUNS: dict[str, tuple[Tool, Run]] = {
     **{f"anybit {name}": (partial(quantize, specs), run_anybit) for name, specs in SPECS.items()},
+    "anybit int8 / uint8 dynamic, no data": (quantize_without_data, run_anybit),
     **{name: (tool, run_onnxruntime) for name, tool in TOOLS.items()},
 }
 
