@@ -68,6 +68,28 @@ def test_lookup_covers_all_indices(level, levels):
         same(Network(program).run(inputs), reference.run(program, inputs))
 
 
+@pytest.mark.parametrize("levels", [200, 256])
+@pytest.mark.parametrize("tables", [1, 2, 7, 16, 17])
+def test_lookup_by_channel_covers_all_indices(level, tables, levels):
+    rng = np.random.default_rng(levels)
+    for channels in (2, 17, 24, 63, 64, 65, 128, 300):
+        port = p.Port(np.int32([3, channels]), 1, 3, channels, 0)
+        tensor = p.Tensor(1, 3, channels, 0, 1, levels)
+        other = p.Tensor(1, 3, channels, 0, 1, 256)
+        middles = np.arange(levels - 1, dtype=np.float32) + np.float32(0.5)
+        distinct = rng.integers(0, 256, (tables, levels)).astype(np.uint8)
+        entries = distinct[rng.integers(0, tables, channels)]
+        instructions = (
+            p.Quantize(0, 0, np.int32([1]), middles, 0),
+            p.Lookup(0, 1, entries.ravel()),
+            p.Dequantize(1, 0, np.arange(256, dtype=np.float32)),
+        )
+        program = p.Program((port,), (port,), (tensor, other), instructions)
+        x = rng.permuted(np.arange(levels).repeat(3 * channels)).astype(np.float32)
+        inputs = [x.reshape(levels, 3, channels)]
+        same(Network(program).run(inputs), reference.run(program, inputs))
+
+
 @pytest.mark.parametrize("column", [0, 1, -1])
 def test_gather_repeats_pixel(level, column):
     rng = np.random.default_rng(0)

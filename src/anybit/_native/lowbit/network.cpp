@@ -99,7 +99,7 @@ class StageMaker {
     return make_stage(at, at_place(at.source), at_place(at.target), loops_);
   }
   std::unique_ptr<Stage> operator()(const Lookup& at) const {
-    return make_stage(at, tensor(at.source), at_place(at.source), at_place(at.target), loops_);
+    return make_stage(at, tensor(at.source), at_place(at.source), at_place(at.target), level_);
   }
   std::unique_ptr<Stage> operator()(const Combine& at) const {
     return make_stage(at, tensor(at.first), tensor(at.second), at_place(at.first),

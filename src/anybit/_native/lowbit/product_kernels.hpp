@@ -245,6 +245,17 @@ inline constexpr int bucket_count = 512;
 // Up to this number of levels, thresholds are compared one by one.
 inline constexpr int few_levels = 17;
 
+// Tables of 256 bytes for 64 indices, and which indices belong to each.
+struct ChannelChunk {
+  static constexpr int most_tables = 16;
+  struct Table {
+    const std::uint8_t* entries = nullptr;  // aligned to 64 bytes
+    std::uint64_t bytes = 0;
+  };
+  Table tables[most_tables];
+  int count = 0;
+};
+
 struct ProductKernels {
   // Segments of a dot product are padded with weights of 0 to a multiple of this number of
   // activation bytes.
@@ -296,6 +307,10 @@ struct ProductKernels {
   // For `signs12`, per pixel: minus the number of nonzero activations in its window, including the
   // padding after the last channel.
   void (*less_signs)(const SumBlock&, std::int32_t* addends) = nullptr;
+  // to[i] = the entry at from[i] of its table; chunks of 64 bytes follow each other in turn. Null
+  // where the level looks up a byte at a time.
+  void (*look_up_channels)(const ChannelChunk* chunks, std::int64_t chunk_count,
+                           const std::uint8_t* from, std::int64_t n, std::uint8_t* to) = nullptr;
 };
 
 }  // namespace anybit::lowbit

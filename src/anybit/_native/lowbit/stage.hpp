@@ -122,7 +122,7 @@ std::unique_ptr<Stage> make_empty_stage(std::string_view instruction);
 std::unique_ptr<Stage> make_stage(const MaxPool& at, const Place& source, const Place& target,
                                   const ElementLoops& loops);
 std::unique_ptr<Stage> make_stage(const Lookup& at, const Tensor& tensor, const Place& source,
-                                  const Place& target, const ElementLoops& loops);
+                                  const Place& target, Level level);
 std::unique_ptr<Stage> make_stage(const Combine& at, const Tensor& first, const Tensor& second,
                                   const Place& first_place, const Place& second_place,
                                   const Place& target, const ElementLoops& loops);

@@ -7,6 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "_native/isa/levels.hpp"
+#include "channel_tables.hpp"
+#include "product_kernels.hpp"
 #include "runs.hpp"
 #include "tensor_stage.hpp"
 
@@ -58,12 +61,16 @@ void look_up_channels(const std::uint8_t* table, std::int64_t size, const std::u
 class LookupStage final : public TensorStage {
  public:
   LookupStage(const Lookup& at, const Tensor& tensor, const Place& from, const Place& to,
-              const ElementLoops& loops)
+              Level level)
       : TensorStage(Lookup::name, &from, to),
-        loops_(loops),
-        entries_(at.entries, tensor.levels),
-        whole_lines_(in_bytes(from) && in_bytes(to) && !entries_.per_channel()) {
+        loops_(kernels_of<ElementLoops>(level)),
+        look_up_channels_(kernels_of<ProductKernels>(level).look_up_channels),
+        entries_(at.entries, tensor.levels) {
+    whole_lines_ = in_bytes(from) && in_bytes(to);
     if (!entries_.per_channel()) std::ranges::copy(at.entries, whole_table_);
+    else if (whole_lines_ && look_up_channels_ != nullptr)
+      tables_.emplace(at.entries, tensor.levels);
+    if (entries_.per_channel()) whole_lines_ = tables_.has_value() && tables_->is_grouped();
   }
 
   std::int64_t bytes() const override { return entries_.bytes(); }
@@ -76,18 +83,21 @@ class LookupStage final : public TensorStage {
       Room in, out;
       const std::uint8_t* const indices = indices_at(source->storage, from, y, run, in);
       std::uint8_t* const result = room_for(target->storage, to, y, run, out);
-      if (entries_.per_channel())
-        look_up_channels(entries_.of(run.channel), entries_.size(), indices, run.count, result);
-      else loops_.lookup(whole_table_, indices, run.count, result);
+      if (!entries_.per_channel()) loops_.lookup(whole_table_, indices, run.count, result);
+      else if (whole_lines_)
+        look_up_channels_(tables_->chunks(), tables_->chunk_count(), indices, run.count, result);
+      else look_up_channels(entries_.of(run.channel), entries_.size(), indices, run.count, result);
       put_indices(target->storage, to, y, run, result);
     });
   }
 
  private:
   const ElementLoops& loops_;
+  decltype(ProductKernels::look_up_channels) look_up_channels_;
   const PerChannel<std::uint8_t> entries_;
   std::uint8_t whole_table_[256] = {};
-  const bool whole_lines_;
+  std::optional<ChannelTables> tables_;
+  bool whole_lines_ = false;
 };
 
 // Base of stages that map two indices to one.
@@ -255,8 +265,8 @@ class DequantizeStage final : public Stage {
 }  // namespace
 
 std::unique_ptr<Stage> make_stage(const Lookup& at, const Tensor& tensor, const Place& source,
-                                  const Place& target, const ElementLoops& loops) {
-  return std::make_unique<LookupStage>(at, tensor, source, target, loops);
+                                  const Place& target, Level level) {
+  return std::make_unique<LookupStage>(at, tensor, source, target, level);
 }
 
 std::unique_ptr<Stage> make_stage(const Combine& at, const Tensor& first, const Tensor& second,

@@ -13,6 +13,9 @@
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 #include "depthwise_dots.hpp"
 #endif
+#if defined(__AVX512VBMI__)
+#include "channel_lookup.hpp"
+#endif
 
 template <>
 const ProductKernels& anybit::compiled<ProductKernels, anybit::Level::ANYBIT_ISA>() {
@@ -25,6 +28,9 @@ const ProductKernels& anybit::compiled<ProductKernels, anybit::Level::ANYBIT_ISA
     sums_of(kernels, Scheme::depthwise4) = depthwise_dots;
     kernels.tap_panels = most_tap_panels;
     set_words(kernels);
+#endif
+#if defined(__AVX512VBMI__)
+    kernels.look_up_channels = look_up_channels;
 #endif
 #if defined(__AVX512VPOPCNTDQ__) || (defined(__clang__) && !defined(__ARM_NEON))
     // Clang also generates dot products from other multiply-adds.
