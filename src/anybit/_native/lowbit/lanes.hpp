@@ -345,7 +345,9 @@ template <class Number>
 }
 
 [[gnu::always_inline]] inline Lanes smaller(const Lanes& a, const Lanes& b) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVX512F__)
+  return {IntRegister(_mm512_min_epi32(__m512i(a.parts[0]), __m512i(b.parts[0])))};
+#elif defined(__AVX2__)
   return map_registers<Lanes>([&](int i) __attribute__((always_inline)) {
     return IntRegister(_mm256_min_epi32(__m256i(a.parts[i]), __m256i(b.parts[i])));
   });
@@ -355,7 +357,9 @@ template <class Number>
 }
 
 [[gnu::always_inline]] inline Lanes larger(const Lanes& a, const Lanes& b) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVX512F__)
+  return {IntRegister(_mm512_max_epi32(__m512i(a.parts[0]), __m512i(b.parts[0])))};
+#elif defined(__AVX2__)
   return map_registers<Lanes>([&](int i) __attribute__((always_inline)) {
     return IntRegister(_mm256_max_epi32(__m256i(a.parts[i]), __m256i(b.parts[i])));
   });
@@ -364,10 +368,11 @@ template <class Number>
 #endif
 }
 
-// Packs lanes of 0..255 to bytes.
+// Packs lanes of 0..255 to bytes. With AVX2 it saturates others.
 [[gnu::always_inline]] inline ByteLanes narrowed(const Lanes& lanes) {
 #if defined(__AVX512F__)
-  return ByteLanes(_mm512_cvtepi32_epi8(__m512i(lanes.parts[0])));
+  return ByteLanes(
+      _mm512_cvtusepi32_epi8(_mm512_max_epi32(__m512i(lanes.parts[0]), _mm512_setzero_si512())));
 #elif defined(__AVX2__)
   // The halves of registers are packed apart: channels 0-3 and 8-11, then the others.
   const __m256i shorts = _mm256_packs_epi32(__m256i(lanes.parts[0]), __m256i(lanes.parts[1]));
@@ -389,7 +394,7 @@ template <class Number>
 #endif
 }
 
-// Packs four vectors, one after another.
+// Packs four vectors in the same way, one after another.
 [[gnu::always_inline]] inline void write_narrowed(void* at, const Lanes (&panels)[4]) {
 #if defined(__AVX512BW__)
   const auto panel = [&](int i)

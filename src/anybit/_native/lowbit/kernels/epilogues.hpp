@@ -237,6 +237,12 @@ void pieces(const EpilogueBlock& at) {
 
 #endif
 
+[[gnu::always_inline]] inline Lanes sixteen_times(const Lanes& lanes) {
+  return map_registers<Lanes>([&](int i) __attribute__((always_inline)) {
+    return IntRegister(wrapping(lanes.parts[i]) << 4);
+  });
+}
+
 // Shifts zeros in.
 template <int bits>
 [[gnu::always_inline]] inline Lanes shifted_right(const Lanes& lanes) {
@@ -277,7 +283,7 @@ void some_packed_pieces(const EpilogueBlock& block) {
       const Lanes is_before = broadcast(0) > far;
       const Lanes distance = far ^ is_before;
       const Lanes bucket = distance >> (shift + (is_before & more));
-      const Lanes place = bucket * broadcast(lane_count) + (is_before & before_pivot) + numbers;
+      const Lanes place = sixteen_times(bucket) + (is_before & before_pivot) + numbers;
       const Lanes reached_by = loaded(entries, place) + distance;
       if (has_negative(reached_by)) search_panel<settling>(at, pixel, lane);
       else store_panel(at, pixel, lane, narrowed(shifted_right<23>(reached_by)));
@@ -332,13 +338,17 @@ constexpr float raise = 12582912.0f;
   return index_of(raised(y), more);
 }
 
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVX2__)
 #define ANYBIT_PACKING_SATURATES
 // Rounds numbers below 2^31, ties to even. Narrowing saturates the results to bytes.
 [[gnu::always_inline]] inline Lanes rounded_to_lanes(const Reals& y) {
+#if defined(__AVX512F__)
+  return {IntRegister(_mm512_cvtps_epi32(y.parts[0]))};
+#else
   return map_registers<Lanes>([&](int i) __attribute__((always_inline)) {
     return IntRegister(_mm256_cvtps_epi32(y.parts[i]));
   });
+#endif
 }
 
 template <Settling settling>

@@ -282,25 +282,63 @@ void rounded(const EpilogueBlock& at) {
   write(indices, nearest(clamped(stepped.y[0], bottom, top), at.shift));
 }
 
-// Returns the indices of a panel by lines, and marks those that may be next to a tie.
+// Whether some indices may be next to a tie.
+#if defined(__AVX512F__)
+struct Doubts {
+  std::uint32_t any = 0;
+  [[gnu::always_inline]] void add(const Lanes& distance, const Lanes& limit) {
+    any |= _mm512_cmpgt_epi32_mask(__m512i(distance.parts[0]), __m512i(limit.parts[0]));
+  }
+  [[gnu::always_inline]] bool exist() const { return any != 0; }
+};
+#else
+struct Doubts {
+  Lanes any = broadcast(0);
+  [[gnu::always_inline]] void add(const Lanes& distance, const Lanes& limit) {
+    any = any | (distance > limit);
+  }
+  [[gnu::always_inline]] bool exist() const { return has_negative(any); }
+};
+#endif
+
+// Constants of the lines of a panel.
+struct LinePanel {
+  Reals slopes, offsets;
+  Lanes limits;
+  [[gnu::always_inline]] LinePanel(const EpilogueBlock& at, int lane)
+      : slopes(read<Reals>(at.slopes + lane)),
+        offsets(read<Reals>(at.offsets + lane)),
+        limits(read<Lanes>(at.limits + lane)) {}
+};
+
+// The distance of y from the nearest integer, as the bits of a number.
+[[gnu::always_inline]] inline Lanes distance_from(const Lanes& index, const Reals& y) {
+#if defined(__AVX512DQ__)
+  static_cast<void>(index);
+  const Reals distance = {FloatRegister(_mm512_reduce_ps(y.parts[0], _MM_FROUND_TO_NEAREST_INT))};
+#else
+  const Reals distance = y - to_reals(index);
+#endif
+  return bits_of(distance) & broadcast(0x7fffffff);
+}
+
+// Returns the indices of a panel by lines, and notes those that may be next to a tie.
 template <bool saturates = false>
-[[gnu::always_inline]] inline Lanes line_indices(const EpilogueBlock& at, const Lanes& sum,
-                                                 int lane, Lanes& doubtful) {
-  Reals y = to_reals(sum) * read<Reals>(at.slopes + lane);
-  y = y + read<Reals>(at.offsets + lane);
+[[gnu::always_inline]] inline Lanes line_indices(const EpilogueBlock& at, const LinePanel& line,
+                                                 const Lanes& sum, int lane, Doubts& doubts) {
+  Reals y = to_reals(sum) * line.slopes;
+  y = y + line.offsets;
 #if defined(ANYBIT_PACKING_SATURATES)
   if constexpr (saturates) {
     const Lanes index = rounded_to_lanes(y);
-    const Lanes distance = bits_of(y - to_reals(index)) & broadcast(0x7fffffff);
-    doubtful = doubtful | (distance > read<Lanes>(at.limits + lane));
+    doubts.add(distance_from(index, y), line.limits);
     return index;
   }
 #endif
   y = clamped(y, read<Reals>(at.bottoms + lane), read<Reals>(at.tops + lane));
   const Reals high = raised(y);
   // Numbers that are not negative compare as their bits do.
-  const Lanes distance = bits_of(y - (high - broadcast(raise))) & broadcast(0x7fffffff);
-  doubtful = doubtful | (distance > read<Lanes>(at.limits + lane));
+  doubts.add(bits_of(y - (high - broadcast(raise))) & broadcast(0x7fffffff), line.limits);
   return index_of(high);
 }
 
@@ -308,9 +346,9 @@ template <Settling settling>
 [[gnu::noinline]] void replay_doubtful(const EpilogueBlock& at, int pixel) {
   store_pixel(at, pixel, has_whole_bytes(at), [&](int, int lane) __attribute__((always_inline)) {
     const Lanes sum = accumulators<settling>(at, pixel, lane);
-    Lanes doubtful = broadcast(0);
-    const Lanes index = line_indices(at, sum, lane, doubtful);
-    if (!has_negative(doubtful)) return index;
+    Doubts doubts;
+    const Lanes index = line_indices(at, {at, lane}, sum, lane, doubts);
+    if (!doubts.exist()) return index;
     alignas(64) std::int32_t sums[lane_count], indices[lane_count];
     write(sums, sum);
     replay_panel(at, sums, lane, indices);
@@ -318,17 +356,41 @@ template <Settling settling>
   });
 }
 
+#if defined(__AVX512F__)
+// Registers hold the constants of all panels of a chunk.
+template <Settling settling, bool saturates>
+[[gnu::always_inline]] inline void lines_of_whole_chunks(const EpilogueBlock& at) {
+  constexpr int panels = chunk_channels / lane_count;
+  const LinePanel lines[panels] = {
+      {at, 0}, {at, lane_count}, {at, 2 * lane_count}, {at, 3 * lane_count}};
+  for (int pixel = 0; pixel < at.count; ++pixel) {
+    Doubts doubts;
+    Lanes indices[panels];
+    repeat<panels>([&](int i) __attribute__((always_inline)) {
+      const Lanes sum = accumulators<settling>(at, pixel, i * lane_count);
+      indices[i] = line_indices<saturates>(at, lines[i], sum, i * lane_count, doubts);
+    });
+    write_narrowed(at.targets[pixel], indices);
+    if (doubts.exist()) replay_doubtful<settling>(at, pixel);
+  }
+}
+#endif
+
 // Most pixels have no number that may be next to a tie.
 template <Settling settling, bool saturates = false>
 void some_rounded_lines(const EpilogueBlock& block) {
   const EpilogueBlock at = block;
   const bool whole = has_whole_bytes(at);
+#if defined(__AVX512F__)
+  if (whole) return lines_of_whole_chunks<settling, saturates>(at);
+#endif
   for (int pixel = 0; pixel < at.count; ++pixel) {
-    Lanes doubtful = broadcast(0);
+    Doubts doubts;
     store_pixel(at, pixel, whole, [&](int, int lane) __attribute__((always_inline)) {
-      return line_indices<saturates>(at, accumulators<settling>(at, pixel, lane), lane, doubtful);
+      const Lanes sum = accumulators<settling>(at, pixel, lane);
+      return line_indices<saturates>(at, {at, lane}, sum, lane, doubts);
     });
-    if (has_negative(doubtful)) replay_doubtful<settling>(at, pixel);
+    if (doubts.exist()) replay_doubtful<settling>(at, pixel);
   }
 }
 
