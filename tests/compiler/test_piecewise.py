@@ -125,6 +125,34 @@ def test_swish_keeps_network_in_one_region(level, pads):
     np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
 
 
+def test_swish_of_codes_is_a_lookup(level):
+    # That takes less time than pieces of accumulators.
+    random = np.random.default_rng(0)
+    constants = {"s": 0.0625, "t": 0.015625, "u": 0.0625, "z": 20, "none": 0, "b": 8}
+    for name, shape in (("w", (40, 8, 3, 3)), ("v", (3, 40, 1, 1))):
+        constants[name] = (random.integers(-127, 128, shape) * 0.015625).astype(np.float32)
+    proto = parse(
+        """g (float[n, 8, 9, 9] x) => (float[n, 3, 7, 7] y) {
+            wq = Quant(w, t, none, b)
+            vq = Quant(v, t, none, b)
+            xq = Quant<signed: int = 0>(x, s, z, b)
+            h = Conv(xq, wq)
+            hq = Quant(h, s, none, b)
+            d = HardSwish(hq)
+            dq = Quant<signed: int = 0>(d, u, z, b)
+            y = Conv(dq, vq)
+        }""",
+        constants,
+        version=1,
+    )
+    compiled = anybit.compile(proto)
+    (program,) = compiled.report.programs
+    assert sum(isinstance(instruction, p.Lookup) for instruction in program.instructions) == 1
+    assert compiled.report.layers[0].epilogue in ("Affine", "Rounded")
+    x = random.normal(2, 3, (3, 8, 9, 9)).astype(np.float32)
+    np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
+
+
 def test_pieces_next_to_each_other_are_searched(level):
     """Rounding makes codes alternate where a tie is next to the minimum of the function."""
     random = np.random.default_rng(0)

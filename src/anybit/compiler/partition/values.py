@@ -486,10 +486,10 @@ class Values:
             earlier = None if lowered.node else self._find_earlier_codes(expression)
             if earlier is not None:
                 lowered = self._lowering.compute_codes(earlier, grid)
-        elif _has_large_table(lowered.instructions):
+        elif _is_slower_than_codes(lowered.instructions):
             count = len(self.instructions)
             earlier = self._find_earlier_codes(expression)
-            if earlier is not None and not _has_large_table(self.instructions[count:]):
+            if earlier is not None and not _is_slower_than_codes(self.instructions[count:]):
                 again = self._lowering.compute_codes(earlier, grid)
                 lowered = lowered if isinstance(again, Reason) else again
         tensor = accept(lowered)
@@ -556,11 +556,15 @@ class Values:
             self.weakened[value] = replace(shared, guarantee=root.layer.guarantee)
 
 
-def _has_large_table(instructions: Sequence[PlannedInstruction]) -> bool:
-    """Return whether instructions look up pairs of codes, or have many numbers per channel."""
+def _is_slower_than_codes(instructions: Sequence[PlannedInstruction]) -> bool:
+    """Return whether an affine step to codes, if there are any, and one table of these are faster.
+
+    Instructions do that look up pairs of codes or pieces, or have many numbers per channel.
+    """
     epilogues = [instruction.fields.get("epilogue") for instruction in instructions]
     return (
         any(instruction.kind is p.Combine for instruction in instructions)
+        or any(isinstance(epilogue, p.Piecewise) for epilogue in epilogues)
         or any(
             isinstance(epilogue, p.Table) and epilogue.entries.size > _MOST_ENTRIES
             for epilogue in epilogues
