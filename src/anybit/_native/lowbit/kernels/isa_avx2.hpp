@@ -49,13 +49,6 @@ struct Avx2Base {
     asm volatile("" : "+x"(next));
     return next;
   }
-  // Stores a[0], b[0], a[1], b[1] ...
-  static void store_interleaved(void* at, Vector a, Vector b) {
-    const Vector low = _mm256_unpacklo_epi32(a, b), high = _mm256_unpackhi_epi32(a, b);
-    auto* const to = static_cast<Vector*>(at);
-    store(to, _mm256_permute2x128_si256(low, high, 0x20));
-    store(to + 1, _mm256_permute2x128_si256(low, high, 0x31));
-  }
   // Ones per byte, added to sums of 8 bits: at most 31 steps of 8.
   static Vector count(Vector sum, Vector bits) {
     const Vector ones = _mm256_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4,  //

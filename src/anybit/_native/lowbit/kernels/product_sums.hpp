@@ -94,7 +94,7 @@ constexpr void set_wides(ProductKernels& kernels) {
 #if defined(__AVX512F__)
   sums_of(kernels, Scheme::wide8) = sums<Wides, Wide8, 4, 2, 2>;
 #elif defined(__AVX2__)
-  sums_of(kernels, Scheme::wide8) = wide_sums<Avx2, 6>;
+  sums_of(kernels, Scheme::wide8) = wide_sums<Avx2, 2, 2>;
 #else
   sums_of(kernels, Scheme::wide8) = sums<Wides, Wide8, 2, 1, 1>;
 #endif

@@ -71,6 +71,21 @@ struct Wide8 : Plain<Isa, 1, 1, 1> {
   }
 };
 
+// The same with weights of 16 bits: even ones, then odd ones.
+template <class Isa>
+struct Widened8 : Plain<Isa, 1, 2, 1> {
+  using Vector = typename Isa::Vector;
+  using Plain<Isa, 1, 2, 1>::Plain;
+  static constexpr int operands_a = 2;
+  [[gnu::always_inline]] static void expand(const Vector (&word)[1], Vector (&row)[2]) {
+    Wide8<Isa>::expand(word, row);
+  }
+  [[gnu::always_inline]] static void step(Vector (&sum)[1], const Vector (&a)[2],
+                                          const Vector (&b)[2]) {
+    Wide8<Isa>::step(sum, a, b);
+  }
+};
+
 // Pairs of numbers of 16 bits, both operands.
 template <class Isa>
 struct Words : Plain<Isa, 1, 1, 1> {
