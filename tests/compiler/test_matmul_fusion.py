@@ -73,3 +73,16 @@ def test_other_nodes_stay(old, new, operator):
     assert count_operators(compiled)[operator] == 1
     assert count_operators(compiled)["DynamicMatMul"] == 2
     assert np.isfinite(run(compiled)).all()
+
+
+@pytest.mark.parametrize("reader", ["Mul(s, scale)", "Transpose<perm = [0, 2, 1, 3]>(s)"])
+def test_readers_in_a_branch_stay(reader):
+    """Leave nodes in a branch, which must compute its result."""
+    scores = ATTENTION.split("v = MatMul")[0] + "s = MatMul(qt, kt)"
+    text = f"""{scores} m = ReduceMax(x) c = Greater(m, scale)
+        z = If(c)<then_branch = a () => (float[n,i,j,k] r) {{ r = {reader} }},
+                  else_branch = b () => (float[n,i,j,k] r) {{ r = Neg(qh) }}>
+        y = ReduceSum(z) }}"""
+    compiled = anybit.compile(quantize(text))
+    assert count_operators(compiled)["DynamicMatMul"] == 1
+    assert np.isfinite(run(compiled)).all()

@@ -67,9 +67,11 @@ def _fuse_factor(node: ir.Node, editor: Editor) -> bool:
 
 
 def _get_only_reader(node: ir.Node) -> ir.Node | None:
+    """Return the only reader of a node's result if both are in the same graph."""
     y = node.outputs[0]
     readers = [use.node for use in y.uses()]
-    return readers[0] if len(readers) == 1 and not y.is_graph_output() else None
+    is_only = len(readers) == 1 and readers[0].graph is node.graph and not y.is_graph_output()
+    return readers[0] if is_only else None
 
 
 def _replace_result(node: ir.Node, reader: ir.Node, editor: Editor) -> None:
