@@ -107,7 +107,7 @@ struct TwoPanels {
 template <class Panels, int pixels>
 [[gnu::always_inline]] inline void depthwise_dots_tile(const anybit::lowbit::SumBlock& at,
                                                        int first, int panel) {
-  using Vector = Panels::Vector;
+  using Vector = typename Panels::Vector;
   const std::byte* windows[pixels];
   Vector sums[pixels][4] = {};
   repeat<pixels>([&](int p) __attribute__((always_inline)) {
