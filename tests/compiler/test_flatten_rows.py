@@ -83,6 +83,23 @@ def test_programs_of_several_inputs_take_several_axes():
     assert "Reshape" not in list_operators(compiled)
 
 
+def test_marks_in_a_file_do_not_remove_nodes():
+    text = """(float[n,t,8] x) => (float[n,t,5] y) {
+        a = MatMul(x, w) b = Neg(a) c = Exp(b) y = MatMul(c, v) }"""
+    model = onnx.parser.parse_model(HEAD + text)
+    square = np.random.default_rng(3).normal(size=(5, 5)).astype(np.float32)
+    model.graph.initializer.extend([WEIGHTS, numpy_helper.from_array(square, "v")])
+    quantized = ir.to_proto(anybit.quantize(model, activations="int8 dynamic").model)
+    inputs = {"x": make_rows(2, 3, 8)}
+    expected = anybit.compile(quantized).run(inputs)["y"]
+    marks = {"Neg": "merged", "Exp": "restored"}
+    for node in quantized.graph.node:
+        if node.op_type in marks:
+            node.metadata_props.add(key="anybit.rows", value=marks[node.op_type])
+    actual = anybit.compile(quantized).run(inputs)["y"]
+    np.testing.assert_array_equal(actual, expected, strict=True)
+
+
 def test_rows_stay_merged_around_other_operators():
     """Keep the axes of a float product between programs."""
     text = """(float[n,t,8] x) => (float[n,t,5] y) {

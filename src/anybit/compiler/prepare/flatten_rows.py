@@ -37,6 +37,8 @@ def flatten_rows(model: ir.Model) -> None:
 
     Only axes of dynamic sizes are merged, and only where all nodes treat positions alike.
     """
+    for node in model.graph:
+        node.metadata_props.pop(ROWS, None)  # of a file
     if model.graph.opset_imports.get("", 1) < _FIRST_OPSET:
         return
     pass_ = _Flattening(model)
