@@ -106,6 +106,8 @@ def make_inputs(program, count):
         arrays[1][1, ..., 0] = np.inf
         arrays[1][3] = -np.float32(1e38)
         arrays[0][4] = 0
+        for scales in arrays[2:]:
+            scales[4] = -np.float32(0)
     return arrays
 
 

@@ -80,8 +80,9 @@ template <IsRegisters Vector>
 }
 
 [[gnu::always_inline]] inline Reals broadcast(float number) {
+  // 0 + -0 would be 0.
   return map_registers<Reals>(
-      [&](int) __attribute__((always_inline)) { return FloatRegister{} + number; });
+      [&](int) __attribute__((always_inline)) { return number - FloatRegister{}; });
 }
 
 // Integers wrap around: they are computed as unsigned numbers.
