@@ -72,7 +72,7 @@ def test_lookup_covers_all_indices(level, levels):
 @pytest.mark.parametrize("tables", [1, 2, 7, 16, 17])
 def test_lookup_by_channel_covers_all_indices(level, tables, levels):
     rng = np.random.default_rng(levels)
-    for channels in (2, 17, 24, 63, 64, 65, 128, 300):
+    for channels in (2, 17, 24, 63, 64, 65, 128, 300, 1003):
         port = p.Port(np.int32([3, channels]), 1, 3, channels, 0)
         tensor = p.Tensor(1, 3, channels, 0, 1, levels)
         other = p.Tensor(1, 3, channels, 0, 1, 256)

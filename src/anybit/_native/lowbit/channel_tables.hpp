@@ -17,10 +17,11 @@ namespace anybit::lowbit {
 
 class ChannelTables {
  public:
-  // `entries` has a table of `size` entries per channel. Without tables if a chunk would have more
-  // than `most_tables`.
+  // `entries` has a table of `size` entries per channel. Without chunks if they are many, or one
+  // has more than `most_tables`.
   ChannelTables(std::span<const std::uint8_t> entries, std::int64_t size) {
     const auto channels = static_cast<std::int64_t>(entries.size()) / size;
+    if (channels / std::gcd(channels, chunk_bytes) > most_chunks) return;
     std::map<std::string, std::int64_t> numbers;
     std::vector<std::int64_t> number_of;
     for (std::int64_t channel = 0; channel < channels; ++channel) {
@@ -38,9 +39,12 @@ class ChannelTables {
   bool is_grouped() const { return !chunks_.empty(); }
   const ChannelChunk* chunks() const { return chunks_.data(); }
   std::int64_t chunk_count() const { return static_cast<std::int64_t>(chunks_.size()); }
+  std::int64_t bytes() const {
+    return entries_.size() + chunk_count() * static_cast<std::int64_t>(sizeof(ChannelChunk));
+  }
 
  private:
-  static constexpr std::int64_t table_size = 256, chunk_bytes = 64;
+  static constexpr std::int64_t table_size = 256, chunk_bytes = 64, most_chunks = 256;
 
   // Pixels lie side by side: chunks repeat after a common multiple of their size and a pixel's.
   void group(const std::vector<std::int64_t>& number_of) {

@@ -70,10 +70,13 @@ class LookupStage final : public TensorStage {
     if (!entries_.per_channel()) std::ranges::copy(at.entries, whole_table_);
     else if (whole_lines_ && look_up_channels_ != nullptr)
       tables_.emplace(at.entries, tensor.levels);
-    if (entries_.per_channel()) whole_lines_ = tables_.has_value() && tables_->is_grouped();
+    if (tables_.has_value() && !tables_->is_grouped()) tables_.reset();
+    if (entries_.per_channel()) whole_lines_ = tables_.has_value();
   }
 
-  std::int64_t bytes() const override { return entries_.bytes(); }
+  std::int64_t bytes() const override {
+    return entries_.bytes() + (tables_.has_value() ? tables_->bytes() : 0);
+  }
 
  protected:
   void fill(const Memory& memory, std::int64_t row, std::int64_t y) const override {
