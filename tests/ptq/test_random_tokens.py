@@ -9,6 +9,7 @@ from onnx import numpy_helper
 
 import anybit
 from anybit import DataError, OptionError
+from anybit.inspection import report_quantization
 from anybit.ptq.calibration.random_tokens import generate_random_tokens
 from anybit.ptq.config import RandomTokensConfig
 
@@ -114,6 +115,13 @@ def test_error_is_smaller_than_without_data(options):
     assert any("random token ids" in remark for remark in tuned.remarks)
     assert plain.verdict is None
     assert tuned.verdict.samples > 10
+
+
+def test_report_runs_on_random_tokens():
+    result = anybit.quantize(make_model(), "random-tokens", activations="int8 dynamic")
+    report = report_quantization(result, "random-tokens")
+    assert report.data is not None
+    assert report.data.samples > 10
 
 
 @pytest.mark.parametrize(

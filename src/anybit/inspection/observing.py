@@ -25,7 +25,9 @@ from anybit.onnx.graph.constants import Array
 from anybit.onnx.operators.known import check_known
 from anybit.ops.grids import Coding, IntegerGrid
 from anybit.ops.rounding import RoundingMode, round_to_integer
+from anybit.ptq.calibration.random_tokens import expand_random_tokens
 from anybit.ptq.calibration.taps import make_tap_spec
+from anybit.ptq.config import RandomTokensConfig
 
 # More samples change little.
 _MAX_SAMPLES = 64
@@ -63,6 +65,7 @@ def run_on_data(
         ModelError: The model cannot be run.
     """
     check_known(model, where)
+    data = expand_random_tokens(data, model, where, RandomTokensConfig())
     samples = Dataset(data, list_inputs(model.graph, where))
     whole = make_tap_spec(model, model.graph.outputs, where).open(single_thread=False)
     samples.verify_row_independence(make_independence_test(whole.run))

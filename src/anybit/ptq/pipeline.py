@@ -17,7 +17,7 @@ from anybit.parallel import open_executor
 from anybit.ptq.calibration.macs import count_layer_macs
 from anybit.ptq.calibration.random_tokens import (
     describe_random_tokens,
-    generate_random_tokens,
+    expand_random_tokens,
     requests_random_tokens,
 )
 from anybit.ptq.context import Context, Progress, ignore_progress, scale_progress
@@ -135,8 +135,7 @@ def quantize(
         ChildProcessError: Worker processes of the cluster ended repeatedly.
     """
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else "the model"
-    is_random = requests_random_tokens(data)
-    has_data = data is not None and not is_random
+    has_data = data is not None and not requests_random_tokens(data)
     options = parse_options(
         weights=weights,
         activations=activations,
@@ -166,11 +165,10 @@ def quantize(
     check_plan(plan, name, integer_only=integer_only, has_data=has_data)
     remarks += describe_random_tokens(model, name, data)
     results = ResultBuilder(model, options, origin, remarks)
-    if is_random:
-        data = generate_random_tokens(model, name, options.config.random_tokens)
     if data is None:
         return results.build_unmeasured(quantize_without_data(model, plan, options.config))
 
+    data = expand_random_tokens(data, model, name, options.config.random_tokens)
     dataset, floats = open_dataset(data, model, name)
     macs = count_layer_macs(model, plan.layers, next(iter(dataset)), name)
     with open_executor(cluster) as executor:

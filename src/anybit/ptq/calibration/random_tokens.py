@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from anybit.data.dataset import DataSource
 from anybit.errors import DataError
 from anybit.inputs import DeclaredShape, TensorInfo, list_inputs
 from anybit.onnx.graph.attributes import get_attribute
@@ -28,6 +29,8 @@ _MEASURED = (
     "for real tokens with `anybit evaluate`."
 )
 _SUGGESTED = f"The inputs are token ids: data={RANDOM_TOKENS!r} usually lowers the error."
+
+_KEEPS_IDS = OpTrait.CAST | OpTrait.RESHAPE | OpTrait.IDENTITY
 
 Tables: TypeAlias = dict[str, int]
 """The rows of the table that an input selects from, by the name of the input."""
@@ -47,6 +50,23 @@ def describe_random_tokens(model: ir.Model, name: str, data: Any) -> tuple[str, 
     ):
         return (_SUGGESTED,)
     return ()
+
+
+def expand_random_tokens(
+    data: DataSource, model: ir.Model, name: str, config: RandomTokensConfig
+) -> DataSource:
+    """Return random tokens for the word `random-tokens`, and other data as they are.
+
+    Args:
+        data: The data.
+        model: The model.
+        name: Its name in messages.
+        config: The numbers and sizes of the samples.
+
+    Raises:
+        DataError: See `generate_random_tokens`.
+    """
+    return generate_random_tokens(model, name, config) if requests_random_tokens(data) else data
 
 
 def generate_random_tokens(
@@ -117,9 +137,6 @@ def _iter_table_rows(value: ir.Value) -> Iterator[int]:
                     yield from _get_rows(table)
             elif index == 0 and has_trait(node, _KEEPS_IDS):
                 pending.extend(node.outputs)
-
-
-_KEEPS_IDS = OpTrait.CAST | OpTrait.RESHAPE | OpTrait.IDENTITY
 
 
 def _get_rows(table: ir.Value) -> Iterator[int]:
