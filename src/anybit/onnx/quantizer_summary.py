@@ -10,6 +10,7 @@ from anybit import text
 from anybit.errors import ModelError
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.shapes import get_sizes
+from anybit.onnx.qdq.blocks import find_blocks
 from anybit.onnx.quantizers.native_types import find_native_type
 from anybit.onnx.quantizers.quantizer import Quantizer
 from anybit.ops.domain import Role
@@ -124,26 +125,23 @@ def _summarize_parameter(
     array = array.astype(np.float64)
     varying = [axis - array.ndim for axis, size in enumerate(array.shape) if size != 1]
     granularity = ("per-tensor", "per-channel")[len(varying)] if len(varying) < 2 else "per-element"
-    if len(varying) > 1 and (block_size := _get_block_size(array, quantizer)):
+    if len(varying) > 1 and (block_size := _get_block_size(quantizer)):
         granularity = f"per-block {block_size}"
     smallest, largest = (float(array.min()), float(array.max())) if array.size else (None, None)
     axis = varying[0] if len(varying) == 1 else None
     return ParameterSummary(granularity, axis, smallest, largest)
 
 
-def _get_block_size(array: np.ndarray, quantizer: Quantizer) -> int:
+def _get_block_size(quantizer: Quantizer) -> int:
     """Return the number of elements that share a parameter along one axis; 0 without blocks.
 
     A constant whose blocks have an axis of their own has parameters that vary along all others.
     """
-    if quantizer.block_size:
+    x, grid = quantizer.x, quantizer.grid
+    if quantizer.block_size or grid is None or x is None or x.const_value is None:
         return quantizer.block_size
-    tensor = None if quantizer.x is None else quantizer.x.const_value
-    shape = () if tensor is None else tuple(tensor.shape.numpy())
-    if len(shape) != array.ndim:
-        return 0
-    shared = [size for size, own in zip(shape, array.shape, strict=True) if size != own == 1]
-    return shared[0] if len(shared) == 1 else 0
+    layout = find_blocks(grid, x)
+    return 0 if layout is None else layout.block
 
 
 def _get_code_type(quantizer: Quantizer) -> ir.DataType | None:
