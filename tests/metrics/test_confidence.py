@@ -98,3 +98,41 @@ def test_noise_spread_groups_many_samples(count: int) -> None:
     if count < 512:
         assert spread.bound_noise() == exact
     assert len(spread._pairs) <= 512
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "noisier"),
+    [
+        ([2.0, 2.2, 1.9], [1.0, 1.1, 0.9], True),
+        ([1.0, 1.1, 0.9], [2.0, 2.2, 1.9], False),
+        ([1.0, 1.1, 0.9], [1.0, 1.1, 0.9], False),
+        # All the difference is that of one sample.
+        ([1.0, 1.0, 9.0], [1.5, 1.5, 1.5], False),
+        ([0.0, 0.0, 1.0], [0.0, 1e-9, 0.0], False),
+        ([2.0], [1.0], True),
+        ([1.0], [2.0], False),
+        ([], [], False),
+        ([0.0, 1e-9], [0.0, 0.0], True),
+        ([0.0, 0.0], [0.0, 0.0], False),
+        ([math.inf, 1.0], [1.0, 1.0], True),
+        ([1.0, 1.0], [math.inf, 1.0], False),
+        ([math.inf, 1.0], [math.inf, 1.0], False),
+    ],
+)
+def test_noise_spreads_differ_by_more_than_the_standard_error(
+    one: list[float], other: list[float], noisier: bool
+) -> None:
+    spreads = NoiseSpread(), NoiseSpread()
+    for spread, noises in zip(spreads, (one, other), strict=True):
+        for noise in noises:
+            spread.add(noise, 1.0)
+    assert spreads[0].is_noisier_than(spreads[1]) is noisier
+
+
+def test_noise_is_compared_relative_to_the_signal() -> None:
+    quiet, loud = NoiseSpread(), NoiseSpread()
+    for noise in (1.0, 1.2, 0.8):
+        quiet.add(noise, 1.0)
+        loud.add(5 * noise, 100.0)
+    assert quiet.is_noisier_than(loud)
+    assert not loud.is_noisier_than(quiet)

@@ -13,10 +13,13 @@ from search_config import change_thresholds
 
 import anybit
 from anybit.data.splits import hash_index, is_held_out
+from anybit.metrics.confidence import NoiseSpread
 from anybit.metrics.quality import QualityMetrics
 from anybit.ptq.algorithms.layer_params import LayerParams
+from anybit.ptq.calibration.taps import TapSpec
 from anybit.ptq.search.ablation import (
     AblationSet,
+    VariantQuality,
     describe_ablation,
     make_variants,
     select_best_variant,
@@ -29,6 +32,17 @@ ALL = LayerParams(None, fallbacks=(RANGES, PLAIN))
 
 def make_verdict(sqnr: float | None, agreement: float | None = None) -> QualityMetrics:
     return QualityMetrics(sqnr, agreement, 40, seen=True)
+
+
+def make_quality(sqnr: float | None, agreement: float | None = None) -> VariantQuality:
+    return VariantQuality(make_verdict(sqnr, agreement))
+
+
+def make_spread(noises: Sequence[float]) -> NoiseSpread:
+    spread = NoiseSpread()
+    for noise in noises:
+        spread.add(noise, 1.0)
+    return spread
 
 
 def sqnr_on_new_data(result: anybit.QuantizationResult) -> float:
@@ -70,7 +84,7 @@ def test_default_effort_is_not_worse_than_fast(rows: int) -> None:
 def test_last_variant_equals_effort_fast(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     network, data = NETWORKS[name](), data_for(name, 32)
     fast = anybit.quantize(network, data, weights="int4", effort="fast")
-    verdicts = iter(map(make_verdict, (30, 31, 32)))
+    verdicts = iter(map(make_quality, (30, 31, 32)))
     monkeypatch.setattr(AblationSet, "evaluate", lambda *_: next(verdicts))
     result = anybit.quantize(network, data, weights="int4")
     a, b = (ir.to_proto(network.model).SerializeToString() for network in (result, fast))
@@ -107,14 +121,28 @@ def test_make_variants_drops_more_and_more_choices() -> None:
     ],
 )
 def test_select_best_variant_compares_sqnr(decibels: Sequence[float | None], best: int) -> None:
-    assert select_best_variant([*map(make_verdict, decibels)]) == best
+    assert select_best_variant([*map(make_quality, decibels)]) == best
+
+
+def test_select_best_variant_ignores_a_difference_of_single_samples() -> None:
+    """Test less noise in all samples but one, and more in all."""
+    plain = [0.010, 0.012, 0.009, 0.011] * 10
+    for noises, best in (
+        ([*(0.9 * noise for noise in plain[1:]), 0.5], 0),
+        ([1.1 * noise for noise in plain], 1),
+    ):
+        qualities = [
+            VariantQuality(make_verdict(-10 * math.log10(sum(some) / 40)), make_spread(some))
+            for some in (noises, plain)
+        ]
+        assert select_best_variant(qualities) == best
 
 
 def test_select_best_variant_compares_agreement_without_float_outputs() -> None:
-    verdicts = [make_verdict(None, 0.5), make_verdict(None, 0.75), make_verdict(None, 0.6)]
-    assert select_best_variant(verdicts) == 1
+    qualities = [make_quality(None, share) for share in (0.5, 0.75, 0.6)]
+    assert select_best_variant(qualities) == 1
     variant = make_variants({"x": ALL})[1]  # type: ignore[dict-item]
-    text = describe_ablation(variant, verdicts[1], verdicts[0])
+    text = describe_ablation(variant, qualities[1].metrics, qualities[0].metrics)
     assert text == (
         "Weight rounding and bias correction were dropped: on 40 samples weights rounded to "
         "nearest give 75.0 % agreement, and all choices 50.0 % agreement."
@@ -133,9 +161,10 @@ def test_ablation_set_starts_with_samples_set_apart(monkeypatch: pytest.MonkeyPa
     verdicts = []
 
     class Noted(AblationSet):
-        def evaluate(self, quantized: ir.Model) -> QualityMetrics:
-            verdicts.append((super().evaluate(quantized).samples, self._batches))
-            return super().evaluate(quantized)
+        def evaluate(self, quantized: TapSpec) -> VariantQuality:
+            quality = super().evaluate(quantized)
+            verdicts.append((quality.metrics.samples, self._batches))
+            return quality
 
     monkeypatch.setattr("anybit.ptq.search.candidates.AblationSet", Noted)
     data = data_for("attention", 32)

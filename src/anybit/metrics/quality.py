@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from anybit.metrics.confidence import NoiseSpread
 from anybit.metrics.output_parts import OutputPart
 from anybit.metrics.output_quality import OutputQuality, OutputSums
 from anybit.metrics.thresholds import DEFAULT_THRESHOLDS, QualityThresholds
@@ -216,6 +217,12 @@ class QualityAccumulator:
         all_bounds = [sums.sqnr_bound for sums in self._outputs.values() if sums.is_float]
         bounds = [bound for bound in all_bounds if bound is not None]
         return min(bounds) if bounds and len(bounds) == len(all_bounds) else None
+
+    @property
+    def worst_spread(self) -> NoiseSpread | None:
+        """Noise and signal per sample of the output with the least SQNR; None without floats."""
+        floats = [sums for sums in self._outputs.values() if sums.is_float]
+        return min(floats, key=lambda sums: sums.sqnr).spread if floats else None
 
     @property
     def mse(self) -> float | None:

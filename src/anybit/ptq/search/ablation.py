@@ -3,8 +3,8 @@
 
 Each layer is tuned alone, on few samples. The best choices of single layers need not be the best
 for the whole network, nor on other data. So the network runs three times: with all choices, without
-weight rounding and bias correction, and without range search and scaling as well. The variant with
-the highest SQNR on the ablation samples is kept; of equal ones, the variant with more choices.
+weight rounding and bias correction, and without range search and scaling as well. Choices are kept
+unless the SQNR on the ablation samples is higher without them, by more than its standard error.
 
 The ablation samples are not the held-out samples. First come samples set apart from every search,
 then calibration samples up to a fixed number.
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anybit.data.readers import Sample
+from anybit.metrics.confidence import NoiseSpread
 from anybit.metrics.quality import QualityAccumulator, QualityMetrics, compare_outputs
 from anybit.onnx.graph.constants import Array
 from anybit.ptq.algorithms.layer_params import LayerParams
@@ -51,6 +52,19 @@ class Variant:
     replacement: str = ""
 
 
+@dataclass(frozen=True)
+class VariantQuality:
+    """The quality of a variant on the ablation samples.
+
+    Attributes:
+        metrics: Its figures.
+        spread: The noise of its worst output per sample; None without float outputs.
+    """
+
+    metrics: QualityMetrics
+    spread: NoiseSpread | None = None
+
+
 class AblationSet:
     """Samples on which variants of a quantized model are compared with the float model.
 
@@ -78,20 +92,38 @@ class AblationSet:
             if size > config.output_bytes:
                 break
         self._batches = batches[: len(self._floats)]
-        self._count = sum(map(ctx.dataset.count_samples, self._batches))
+        self._counts = [*map(ctx.dataset.count_samples, self._batches)]
 
-    def evaluate(self, quantized: TapSpec) -> QualityMetrics:
+    def evaluate(self, quantized: TapSpec) -> VariantQuality:
         """Return the quality of a quantized model on these samples."""
         judge = QualityAccumulator()
         outputs = self._iterate_outputs(quantized, self._batches)
-        for expected, actual in zip(self._floats, outputs, strict=True):
-            judge.add(compare_outputs(expected, actual, self._parts))
-        return replace(judge.compute(seen=True), samples=self._count)
+        for count, expected, actual in zip(self._counts, self._floats, outputs, strict=True):
+            for one, other in _split_samples(expected, actual, count):
+                judge.add(compare_outputs(one, other, self._parts))
+        metrics = replace(judge.compute(seen=True), samples=sum(self._counts))
+        return VariantQuality(metrics, judge.worst_spread)
 
     def _iterate_outputs(
         self, recording: TapSpec, batches: Sequence[Sample]
     ) -> Iterator[dict[str, Array]]:
         return self._executor.map(make_runner, recording, batches)
+
+
+def _split_samples(
+    expected: Mapping[str, Array], actual: Mapping[str, Array], count: int
+) -> Iterator[tuple[dict[str, Array], dict[str, Array]]]:
+    """Yield the outputs of each sample; those of the batch if they are not rows of samples."""
+    arrays = [*expected.values(), *actual.values()]
+    if not all(array.ndim and array.shape[0] == count for array in arrays):
+        yield dict(expected), dict(actual)
+        return
+    for row in range(count):
+        part = slice(row, row + 1)
+        yield (
+            {name: array[part] for name, array in expected.items()},
+            {name: array[part] for name, array in actual.items()},
+        )
 
 
 def make_runner(recording: TapSpec) -> Callable[[Sample], dict[str, Array]]:
@@ -124,10 +156,11 @@ def ablate(
         variants: All choices, then the choices with some of them dropped.
         outputs: The outputs of the models with these choices.
     """
-    verdicts = [samples.evaluate(recording) for recording in outputs]
-    best = select_best_variant(verdicts)
-    remarks = (describe_ablation(variants[best], verdicts[best], verdicts[0]),) if best else ()
-    return Ablation(best, verdicts[best], remarks)
+    qualities = [samples.evaluate(recording) for recording in outputs]
+    best = select_best_variant(qualities)
+    verdict, complete = qualities[best].metrics, qualities[0].metrics
+    remarks = (describe_ablation(variants[best], verdict, complete),) if best else ()
+    return Ablation(best, verdict, remarks)
 
 
 def make_variants(choices: Choices) -> list[Variant]:
@@ -149,10 +182,24 @@ def _drop_choices(choice: LayerParams, level: int) -> LayerParams:
     return replace(fallbacks[-1], tried=choice.tried) if fallbacks else choice
 
 
-def select_best_variant(verdicts: Sequence[QualityMetrics]) -> int:
-    """Return the index of the first verdict with the highest score; 0 if none has a score."""
-    scores = [_compute_score(verdict) for verdict in verdicts]
-    return max(range(len(scores)), key=lambda index: (scores[index], -index))
+def select_best_variant(qualities: Sequence[VariantQuality]) -> int:
+    """Return the index of the variant to keep; 0 if none has a score.
+
+    A variant replaces one with more choices only if it is better by more than the standard error.
+    """
+    best = 0
+    for index, quality in enumerate(qualities):
+        if _is_better(quality, qualities[best]):
+            best = index
+    return best
+
+
+def _is_better(one: VariantQuality, other: VariantQuality) -> bool:
+    if not _compute_score(one.metrics) > _compute_score(other.metrics):
+        return False
+    if one.spread is None or other.spread is None:
+        return True
+    return other.spread.is_noisier_than(one.spread)
 
 
 def describe_ablation(variant: Variant, verdict: QualityMetrics, complete: QualityMetrics) -> str:

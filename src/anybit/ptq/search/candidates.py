@@ -108,7 +108,7 @@ class CandidateBuilder:
     def measure_ablation(self, plan: QuantPlan) -> float | None:
         """Return the SQNR of the worst output on the ablation samples, with chosen parameters."""
         model = self.insert(plan, self.choose(plan, ignore_progress))
-        return self._ablation_set.evaluate(self._record_outputs(model)).sqnr
+        return self._ablation_set.evaluate(self._record_outputs(model)).metrics.sqnr
 
     def insert(self, plan: QuantPlan, params: Mapping[ActivationTensor, LayerParams]) -> ir.Model:
         """Return the model with quantizers."""
