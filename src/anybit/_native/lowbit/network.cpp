@@ -59,6 +59,9 @@ class StageMaker {
     ProductTask task = task_of(program_, at);
     task.most_bytes = most_bytes_;
     if (std::holds_alternative<Arithmetic>(at.epilogue)) return make_float_product(task);
+    if (const Gather* const gather = spread_of_current())
+      return make_stage(task, phases_of(program_, *gather, task), at_place(gather->source),
+                        at_place(at.target), level_);
     return make_stage(task, at_place(at.source), at_place(at.target), level_);
   }
   std::unique_ptr<Stage> operator()(const MatMul& at) const {
@@ -112,6 +115,7 @@ class StageMaker {
     return make_stage(at, at_place(at.first), at_place(at.second), at_place(at.target), loops_);
   }
   std::unique_ptr<Stage> operator()(const Gather& at) const {
+    if (plan_.computed_by[current()] != current()) return make_empty_stage(Gather::name);
     return make_stage(at, at_place(at.source), at_place(at.target));
   }
   std::unique_ptr<Stage> operator()(const Reshape& at) const {
@@ -155,6 +159,12 @@ class StageMaker {
   // The number of the instruction whose stage is made.
   std::size_t current() const { return stages_.size(); }
 
+  // The Gather whose zeros the current product leaves out, or null.
+  const Gather* spread_of_current() const {
+    const std::size_t spread = plan_.spreads[current()];
+    return spread == current() ? nullptr : &std::get<Gather>(program_.instructions[spread]);
+  }
+
   FloatOperand second_of(const Elementwise& at) const {
     if (!at.has_second()) return {};
     const FloatNumber second = float_source(program_, at.second);
@@ -183,8 +193,11 @@ class StageMaker {
         task.more.push_back({step.kind(), step.operands, false, false, {}});
       target = at.target;
     }
-    return make_stage(task, at_place(task.product->source), floats(float_target(program_, target)),
-                      std::move(arrays), level_);
+    const FloatPlace to = floats(float_target(program_, target));
+    if (const Gather* const gather = spread_of_current())
+      return make_stage(task, phases_of(program_, *gather, task), at_place(gather->source), to,
+                        std::move(arrays), level_);
+    return make_stage(task, at_place(task.product->source), to, std::move(arrays), level_);
   }
 
   const Tensor& tensor(std::int64_t i) const { return program_.tensors[place(i)]; }

@@ -279,6 +279,8 @@ std::unique_ptr<State> make_plain_state(const ProductTask& task, const Storage& 
   const Product& product = *task.product;
   at->source = task.source, at->target = task.target, at->window = product.window;
   at->from = source, at->to = target, at->floats = floats;
+  at->places = task.places.value_or(PixelPlaces{0, task.target.width, 1});
+  at->channel_runs = task.channel_runs;
   const Weights weights(product, task.target.channels, task.source.channels);
   const WeightForm form(weights);
   at->scheme = select_scheme(task, form, source.coding, level);
@@ -360,6 +362,30 @@ void find_operands(const State& at, const Pixels& pixels, const float* const* ar
                            pixels.places[pixel] * at.arrays[i].pixel;
 }
 
+// Copies `count` floats of each pixel, from lines of chunks.
+template <int count>
+void copy_floats(const float* from, float* const* pixels, int pixel_count, std::int64_t start) {
+  for (int i = 0; i < pixel_count; ++i, from += chunk_channels)
+    std::memcpy(pixels[i] + start, from, count * sizeof(float));
+}
+
+// Moves the floats of the channels of a chunk to their runs.
+void move_to_runs(const ChannelRuns& runs, const float* room, std::int64_t first, int channels,
+                  float* const* pixels, int pixel_count) {
+  for (std::int64_t done = 0, some; done < channels; done += some, room += some) {
+    const std::int64_t run = (first + done) / runs.length, begun = (first + done) % runs.length;
+    const std::int64_t start = runs.starts[static_cast<std::size_t>(run)] + begun;
+    some = std::min(runs.length - begun, channels - done);
+    if (some == 1) copy_floats<1>(room, pixels, pixel_count, start);
+    else if (some == 2) copy_floats<2>(room, pixels, pixel_count, start);
+    else if (some == 4) copy_floats<4>(room, pixels, pixel_count, start);
+    else
+      for (int i = 0; i < pixel_count; ++i)
+        std::memcpy(pixels[i] + start, room + i * chunk_channels,
+                    static_cast<std::size_t>(some) * sizeof(float));
+  }
+}
+
 // Copies the windows of a block of pixels to `room`. What follows a window meets weights of 0.
 void gather_windows(const State::Gathered& gathered, Pixels& pixels, std::byte* room) {
   for (int i = 0; i < pixels.count; ++i, room += gathered_bytes) {
@@ -384,6 +410,8 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
   float* outputs[most_block_pixels];
   const float* operands[most_step_arrays][most_block_pixels];
   alignas(64) std::byte gathered[most_block_pixels * gathered_bytes];
+  const bool has_runs = !at.channel_runs.starts.empty();
+  alignas(64) float room[most_block_pixels * chunk_channels];
 
   SumBlock sum;
   sum.panel = at.weights.panel;
@@ -393,7 +421,7 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
   sum.values = at.weights.values, sum.rows = at.rows;
   sum.stride = stride, sum.fresh_weights = true;
   EpilogueBlock then = make_epilogue_block(at.epilogue, at.to.coding, at.target.levels);
-  then.settling = at.settling, then.float_channel = at.floats.channel;
+  then.settling = at.settling, then.float_channel = has_runs ? 1 : at.floats.channel;
   then.stride = stride, then.targets = targets, then.floats = outputs;
   auto* const shorts = reinterpret_cast<std::int16_t*>(scratch);
   ShortEpilogueBlock short_then =
@@ -443,12 +471,15 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
         const auto [first, count] = pixels.runs[r];
         for (int i = 0; i < count; ++i) {
           if (target != nullptr) targets[i] = pixels.targets[first + i] + place;
+          else if (has_runs) outputs[i] = room + i * chunk_channels;
           else outputs[i] = pixels.floats[first + i] + channel * at.floats.channel;
         }
         for (std::size_t i = 0; i < at.arrays.size(); ++i) then.arrays[i] = operands[i] + first;
         then.count = count, then.sums = scratch + first * stride;
         then.constants = pixels.constants + first, then.addends = pixels.addends + first;
         epilogue(then);
+        if (has_runs)
+          move_to_runs(at.channel_runs, room, channel, channels, pixels.floats + first, count);
       }
     }
   }

@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -29,12 +30,27 @@ struct FloatStep {
   FloatStrides array;
 };
 
+// Pixels of a target that a product fills: its pixel x of line y is pixel first + y * line + x *
+// pixel of a row.
+struct PixelPlaces {
+  std::int64_t first = 0, line = 0, pixel = 1;
+};
+
+// Channels of a product whose floats go to several pixels: `length` channels are adjacent in the
+// target, and `starts` are their distances from the pixel, in elements.
+struct ChannelRuns {
+  std::int64_t length = 1;
+  std::vector<std::int64_t> starts;  // empty if channels are as in the target
+};
+
 // A verified Product instruction with its source and target tensors.
 struct ProductTask {
   const Product* product = nullptr;
   Tensor source;
-  Tensor target;                     // for a port: its height, width and channels
-  std::vector<FloatStep> more = {};  // operations after those of the epilogue
+  Tensor target;                           // for a port: its height, width and channels
+  std::vector<FloatStep> more = {};        // operations after those of the epilogue
+  std::optional<PixelPlaces> places = {};  // in a target of floats; without them, all pixels
+  ChannelRuns channel_runs = {};           // in a target of floats
   std::int64_t most_bytes = std::numeric_limits<std::int64_t>::max();  // limit of the packed size
 };
 

@@ -31,6 +31,8 @@ struct PackedProduct::State {
   Window window;
   Storage from, to;
   FloatStrides floats;
+  PixelPlaces places;
+  ChannelRuns channel_runs;
 
   Scheme scheme = Scheme::dot8;
   TapOrder tap_order = TapOrder::single;

@@ -56,9 +56,10 @@ class PixelBlocks {
         if (target_ != nullptr)
           pixels.targets[pixels.count] = line_target_ + column_ * at_.to.pixel;
         else {
-          pixels.floats[pixels.count] = line_floats_ + column_ * at_.floats.pixel;
+          const std::int64_t place = line_place_ + column_ * at_.places.pixel;
+          pixels.floats[pixels.count] = row_floats_ + place * at_.floats.pixel;
           pixels.rows[pixels.count] = row_;
-          pixels.places[pixels.count] = line_ * at_.target.width + column_;
+          pixels.places[pixels.count] = place;
         }
       }
       if (column_ == at_.target.width) {
@@ -90,11 +91,11 @@ class PixelBlocks {
       pixels.windows[pixels.count] = window_;
       pixels.constants[pixels.count] = constants_;
       pixels.targets[pixels.count] = line_target_;
-      pixels.floats[pixels.count] = line_floats_;
-      pixels.rows[pixels.count] = row_, pixels.places[pixels.count] = 0;
+      pixels.floats[pixels.count] = row_floats_ + line_place_ * at_.floats.pixel;
+      pixels.rows[pixels.count] = row_, pixels.places[pixels.count] = line_place_;
       window_ += at_.from.row;
       if (target_ != nullptr) line_target_ += at_.to.row;
-      else line_floats_ += at_.floats.row;
+      else row_floats_ += at_.floats.row;
     }
     return true;
   }
@@ -105,8 +106,8 @@ class PixelBlocks {
     window_ = source_ + row_ * at_.from.row +
               at_.from.offset(line_ * w.stride_height - w.pad_top, -w.pad_left);
     if (target_ != nullptr) line_target_ = target_ + row_ * at_.to.row + at_.to.offset(line_, 0);
-    else
-      line_floats_ = floats_ + row_ * at_.floats.row + line_ * at_.target.width * at_.floats.pixel;
+    else row_floats_ = floats_ + row_ * at_.floats.row;
+    line_place_ = at_.places.first + line_ * at_.places.line;
     constants_ = at_.constants.data() +
                  at_.line_class[static_cast<std::size_t>(line_)] * at_.column_classes * at_.padded;
     column_ = 0;
@@ -131,7 +132,8 @@ class PixelBlocks {
   std::ptrdiff_t window_step_ = 0;
   const std::byte* window_ = nullptr;
   std::byte* line_target_ = nullptr;
-  float* line_floats_ = nullptr;
+  float* row_floats_ = nullptr;
+  std::int64_t line_place_ = 0;
   const std::int32_t* constants_ = nullptr;
 };
 

@@ -55,9 +55,10 @@ void widen(Border& border, const Window& window) {
 
 // First and last instruction that uses a tensor.
 struct Life {
-  std::size_t first = ~std::size_t{0}, last = 0;
+  std::size_t first = ~std::size_t{0}, last = 0, uses = 0;
 
   void meet(std::size_t instruction) {
+    ++uses;
     first = std::min(first, instruction);
     last = std::max(last, instruction);
   }
@@ -126,11 +127,24 @@ void join_lives(const Program& program, const std::vector<std::size_t>& computed
   };
   for (std::size_t i = 0; i < computed_by.size(); ++i) {
     if (computed_by[i] == i) continue;
+    if (const auto* const gather = std::get_if<Gather>(&program.instructions[i])) {
+      lives[place(gather->target)] = {};
+      lives[place(gather->source)].meet(computed_by[i]);
+      continue;
+    }
     const auto& at = std::get<Elementwise>(program.instructions[i]);
     *life_of(float_source(program, at.first)) = {};
     if (Life* const target = life_of(float_target(program, at.target)); target != nullptr)
       target->meet(computed_by[i]);
   }
+}
+
+// Returns the number of instructions that use each tensor of codes.
+std::vector<std::size_t> uses_of(const Program& program) {
+  const std::vector<Life> lives = lives_of(program);
+  std::vector<std::size_t> uses;
+  for (std::size_t i = 0; i < program.tensors.size(); ++i) uses.push_back(lives[i].uses);
+  return uses;
 }
 
 // Returns the last uses of the floats that are neither inputs nor outputs.
@@ -154,9 +168,16 @@ ProductTask task_of(const Program& program, const Product& product) {
   return task;
 }
 
-Plan::Plan(const Program& program, Level level) {
+SpreadProduct phases_of(const Program& program, const Gather& gather, ProductTask& task) {
+  task.source = program.tensors[place(gather.source)];
+  return split_product(program, gather, *task.product, task.target.channels);
+}
+
+Plan::Plan(const Program& program, Level level) : spreads(find_spreads(program, uses_of(program))) {
   choose_storage(program, level);
   computed_by = find_products_of_steps(program, last_uses_of(program));
+  for (std::size_t i = 0; i < spreads.size(); ++i)
+    if (spreads[i] != i) computed_by[spreads[i]] = i;
   for (const FloatTensor& tensor : program.floats) floats.emplace_back(tensor);
   lay_out(program);
   if (bytes > most_bytes_per_row)
@@ -169,6 +190,22 @@ Plan::Plan(const Program& program, Level level) {
   if (rows > 1) lay_out(program);
 }
 
+namespace {
+
+// Lets the phases of a product vote on the coding of the source of their Gather.
+void vote_for_phases(const Program& program, const Gather& gather, ProductTask task, Level level,
+                     Votes& votes, Border& border) {
+  for (const Phase& phase : phases_of(program, gather, task).phases) {
+    const Product product = product_of(phase, *task.product);
+    ProductTask one = task;
+    one.product = &product, one.target.height = phase.height, one.target.width = phase.width;
+    votes.add_product(PackedProduct::preferred_coding(one, level));
+    widen(border, product.window);
+  }
+}
+
+}  // namespace
+
 // Visits instructions from last to first: data movement prefers the coding of its target.
 void Plan::choose_storage(const Program& program, Level level) {
   std::vector<Votes> votes(program.tensors.size());
@@ -176,12 +213,19 @@ void Plan::choose_storage(const Program& program, Level level) {
   const auto coding_of = [&](std::int64_t tensor) {
     return votes[place(tensor)].result(program.tensors[place(tensor)].levels);
   };
-  for (auto at = program.instructions.rbegin(); at != program.instructions.rend(); ++at) {
+  for (std::size_t number = program.instructions.size(); number-- > 0;) {
     std::visit(
         Overloaded{
             [&](const Product& product) {
+              const ProductTask task = task_of(program, product);
+              const std::size_t spread = spreads[number];
+              if (spread != number) {
+                const auto& gather = std::get<Gather>(program.instructions[spread]);
+                return vote_for_phases(program, gather, task, level, votes[place(gather.source)],
+                                       borders[place(gather.source)]);
+              }
               votes[place(product.source)].add_product(
-                  PackedProduct::preferred_coding(task_of(program, product), level));
+                  PackedProduct::preferred_coding(task, level));
               widen(borders[place(product.source)], product.window);
             },
             [&](const Gather& gather) {
@@ -203,7 +247,7 @@ void Plan::choose_storage(const Program& program, Level level) {
             },
             [](const auto&) {},
         },
-        *at);
+        program.instructions[number]);
   }
   for (std::size_t i = 0; i < program.tensors.size(); ++i)
     tensors.push_back(

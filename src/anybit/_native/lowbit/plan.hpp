@@ -19,7 +19,8 @@ struct Plan {
   std::vector<FloatPlace> floats;        // that are neither inputs nor outputs
   std::int64_t rows = 1;                 // of the batch, run together
   std::int64_t bytes = 0;                // of all tensors for these rows
-  std::vector<std::size_t> computed_by;  // per instruction, see find_products_of_steps
+  std::vector<std::size_t> spreads;      // per instruction, see find_spreads
+  std::vector<std::size_t> computed_by;  // per instruction: itself, or the Product that does
 
   // Throws Error if a row needs more memory than is reasonable.
   Plan(const Program& program, Level level);
@@ -31,5 +32,9 @@ struct Plan {
 
 // Returns a product with its tensors.
 ProductTask task_of(const Program& program, const Product& product);
+
+// Returns the phases of a product without the zeros of a Gather, whose source becomes that of the
+// task.
+SpreadProduct phases_of(const Program& program, const Gather& gather, ProductTask& task);
 
 }  // namespace anybit::lowbit

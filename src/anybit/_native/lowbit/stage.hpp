@@ -11,6 +11,7 @@
 #include "elements.hpp"
 #include "packed_product.hpp"
 #include "program.hpp"
+#include "spread_product.hpp"
 #include "storage.hpp"
 
 namespace anybit::lowbit {
@@ -117,6 +118,12 @@ std::unique_ptr<Stage> make_stage(const ProductTask& task, const Place& source, 
 std::unique_ptr<Stage> make_stage(const ProductTask& task, const Place& source,
                                   const FloatPlace& target, std::vector<FloatPlace> arrays,
                                   Level level);
+// The same of a product without the zeros that a Gather inserts: the source is that of the Gather.
+std::unique_ptr<Stage> make_stage(const ProductTask& task, const SpreadProduct& spread,
+                                  const Place& source, const Place& target, Level level);
+std::unique_ptr<Stage> make_stage(const ProductTask& task, const SpreadProduct& spread,
+                                  const Place& source, const FloatPlace& target,
+                                  std::vector<FloatPlace> arrays, Level level);
 // Returns the stage of an instruction that a product computes: it does nothing.
 std::unique_ptr<Stage> make_empty_stage(std::string_view instruction);
 std::unique_ptr<Stage> make_stage(const MaxPool& at, const Place& source, const Place& target,
