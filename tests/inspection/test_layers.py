@@ -313,3 +313,17 @@ def test_weights_with_a_scale_per_block_have_their_bits_and_sizes() -> None:
         "-8..7",
         "per-block 32",
     )
+
+
+@pytest.mark.parametrize("spec", ["mxfp4", "mxfp6_e2m3", "nvfp4"])
+def test_weights_of_few_float_bits_have_their_bits_and_sizes(spec: str) -> None:
+    proto = model(
+        [node("MatMul", "x w", domain="")], inputs={"x": [2, 64]}, opsets={"": 21}, ir_version=10
+    )
+    weight = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    (row,) = anybit.inspect(anybit.quantize(proto, weights=spec)).layers
+    bits = 6 if "6" in spec else 4
+    assert (row.layer.weight_bits, row.layer.parameters) == (bits, weight.size)
+    assert row.bytes == weight.size * bits / 8
+    assert row.layer.bops == row.layer.macs * bits * 32

@@ -132,6 +132,9 @@ def _add_widths(target: Target) -> LayerInfo:
     weight_bits = max((factor.grid.bits for factor in weights), default=layer.weight_bits)
     input_bits = max((factor.grid.bits for factor in others), default=layer.input_bits)
     parameters = layer.parameters or sum(_count_stored(factor.x) for factor in weights)
+    stored = None if weights else _find_table_codes(target.product)
+    if stored is not None:
+        weight_bits, parameters = stored
     if not weights and len(others) == 2:
         weight_bits = min(factor.grid.bits for factor in others)
     return replace(layer, weight_bits=weight_bits, input_bits=input_bits, parameters=parameters)
@@ -201,6 +204,33 @@ def _iter_producers(value: ir.Value | None) -> Iterator[ir.Node]:
             return
         yield node
         value = get_input(node, 0)
+
+
+def _find_table_codes(product: ProductAnalysis | None) -> tuple[int, int] | None:
+    """Return the bits and the number of constant codes that index a table of values.
+
+    Such are weights of 4- and 6-bit floats, which DequantizeLinear does not have. The result is
+    None for other weights.
+    """
+    if product is None:
+        return None
+    index = 1 if product.layout is None else product.layout.weight
+    waiting = [get_input(product.node, index)]
+    for _ in range(_MAX_MOVES):
+        value = waiting.pop() if waiting else None
+        node = None if value is None else value.producer()
+        if node is None:
+            continue
+        if is_onnx_op(node, "Gather"):
+            table, codes = get_input(node, 0), _count_stored(get_input(node, 1))
+            tensor = None if table is None else table.const_value
+            if tensor is not None and len(tensor.shape) == 1 and codes:
+                return max(1, (tensor.size - 1).bit_length()), codes
+        elif is_onnx_op(node, "Mul"):
+            waiting += [get_input(node, 0), get_input(node, 1)]
+        elif has_trait(node, OpTrait.DATA_MOVEMENT):
+            waiting.append(get_input(node, 0))
+    return None
 
 
 def _count_stored(value: ir.Value | None) -> int:
