@@ -200,17 +200,79 @@ void fill_pieces(Layer& at, const std::vector<std::int64_t>& sums) {
   at.product.epilogue = Piecewise{at.integers[0], at.entries};
 }
 
+double curve_of(std::int64_t kind, double x) {
+  if (kind == 0) return x / (1 + std::exp(-x));                  // SiLU
+  if (kind == 1) return x * std::erfc(-x / std::sqrt(2.0)) / 2;  // GELU
+  if (kind == 2) return x * std::clamp(x / 6 + 0.5, 0.0, 1.0);   // HardSwish
+  return kind == 3 ? 8 / (1 + std::exp(-x)) : x * x;
+}
+
+// Appends the changes of an index between two sums, between which it is taken for monotonic.
+template <class Index>
+void add_changes(const Index& index, std::int64_t low, std::int64_t high,
+                 std::vector<std::pair<std::int32_t, int>>& to) {
+  const int after = index(high);
+  if (index(low) == after) return;
+  if (high - low == 1) return to.emplace_back(static_cast<std::int32_t>(high), after), void();
+  const std::int64_t middle = low + (high - low) / 2;
+  add_changes(index, low, middle, to), add_changes(index, middle, high, to);
+}
+
+// Pieces of a function such as SiLU, whose argument and result are scaled by channel. In some
+// layers, the function of a few channels is another one, or indices alternate.
+void fill_curves(Layer& at, const std::vector<std::int64_t>& sums) {
+  const auto real = [](double low, double high) {
+    return std::uniform_real_distribution<double>(low, high)(random_bits);
+  };
+  const auto ends = std::minmax_element(sums.begin(), sums.end());
+  const std::int64_t least = *ends.first, largest = std::max(*ends.second, least + 64);
+  const std::int64_t kind = number(0, 4), zero = number(0, at.target.levels / 4);
+  const double width = real(6, 60) / static_cast<double>(largest - least), step = real(0.01, 0.2);
+  const bool scales = number(0, 1) == 0, is_odd = number(0, 3) == 0;
+  std::vector<std::vector<std::pair<std::int32_t, int>>> all;
+  for (std::int64_t channel = 0; channel < at.target.channels; ++channel) {
+    const double gain = width * real(0.5, 2) * (number(0, 5) == 0 ? -1 : 1);
+    const double scale = scales ? std::ldexp(1 / step, -static_cast<int>(number(0, 3))) : 1 / step;
+    const double middle = real(0.3, 0.7) * static_cast<double>(largest - least);
+    const std::int64_t own = is_odd && number(0, 7) == 0 ? number(0, 4) : kind;
+    const auto index = [&](std::int64_t sum) {
+      const double x = gain * (static_cast<double>(sum - least) - middle);
+      const double y = std::nearbyint(scale * curve_of(own, x)) + static_cast<double>(zero);
+      return static_cast<int>(std::clamp(y, 0.0, static_cast<double>(at.target.levels - 1)));
+    };
+    auto& changes = all.emplace_back();
+    changes.emplace_back(INT32_MIN, index(least));
+    for (int part = 0; part < 64; ++part)
+      add_changes(index, least + (largest - least) * part / 64,
+                  least + (largest - least) * (part + 1) / 64, changes);
+    if (is_odd && changes.size() > 1)
+      changes[1].second = static_cast<int>(number(0, at.target.levels - 1));
+    changes.resize(std::min<std::size_t>(changes.size(), 512));
+  }
+  std::size_t count = 0;
+  for (const auto& changes : all) count = std::max(count, changes.size());
+  for (auto& changes : all) {
+    changes.resize(count, changes.back());
+    for (std::size_t i = 0; i < count; ++i) {
+      if (i > 0) at.integers[0].push_back(changes[i].first);
+      at.entries.push_back(static_cast<std::uint8_t>(changes[i].second));
+    }
+  }
+  at.product.epilogue = Piecewise{at.integers[0], at.entries};
+}
+
 void random_epilogue(Layer& at, const std::vector<std::int64_t>& sums) {
   const auto channels = static_cast<std::size_t>(at.target.channels);
   const auto some_sum = [&] {
     return static_cast<std::int32_t>(
         sums[static_cast<std::size_t>(number(0, static_cast<std::int64_t>(sums.size()) - 1))]);
   };
-  const auto kind = number(0, 6);
+  const auto kind = number(0, 7);
   at.target.levels = one_of<std::int64_t>({2, 2, 3, 4, 4, 7, 16, 17, 18, 100, 256});
   if (kind == 4) return fill_quantizer(at, sums);
   if (kind == 5) return fill_scaled(at, sums);
   if (kind == 6) return fill_pieces(at, sums);
+  if (kind == 7) return fill_curves(at, sums);
   if (kind == 0) {
     // An ordinary quantizer has equally spaced thresholds; after a bent function they are curved.
     const bool even = number(0, 1) == 0, curved = number(0, 1) == 0;

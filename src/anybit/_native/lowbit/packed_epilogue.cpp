@@ -348,8 +348,9 @@ EpilogueBlock make_epilogue_block(const PackedEpilogue& epilogue, Coding coding,
 
 void set_chunk(EpilogueBlock& block, const PackedEpilogue& epilogue, std::int64_t channel) {
   block.first_channel = channel;
-  const bool has_pieces =
-      epilogue.kind == EpilogueKind::pieces || epilogue.kind == EpilogueKind::packed_pieces;
+  const bool has_pieces = epilogue.kind == EpilogueKind::pieces ||
+                          epilogue.kind == EpilogueKind::packed_pieces ||
+                          epilogue.kind == EpilogueKind::curved_pieces;
   const std::int64_t thresholds = has_pieces                           ? most_pieces
                                   : has_many_thresholds(epilogue.kind) ? 256
                                                                        : block.levels - 1;
@@ -371,6 +372,9 @@ void set_chunk(EpilogueBlock& block, const PackedEpilogue& epilogue, std::int64_
   if (epilogue.kind == EpilogueKind::packed_pieces)
     block.piece_panels = &epilogue.piece_panels[static_cast<std::size_t>(channel / panel_channels)];
   block.side_buckets = epilogue.side_buckets;
+  if (epilogue.kind == EpilogueKind::curved_pieces)
+    block.curve_panels = &epilogue.curve.panels[static_cast<std::size_t>(channel / panel_channels)];
+  block.curve = epilogue.curve.coefficients;
   block.first = epilogue.first.from(channel);
 }
 

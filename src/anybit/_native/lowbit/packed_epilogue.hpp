@@ -32,6 +32,12 @@ struct PackedSteps {
   int count = 0;                  // buckets of a channel
 };
 
+// See CurveBlock.
+struct Curve {
+  alignas(64) float coefficients[4][curve_segments] = {};
+  std::vector<CurvePanel> panels;
+};
+
 // Constants of an epilogue. Arrays are per channel, padded to whole chunks.
 struct PackedEpilogue {
   EpilogueKind kind = EpilogueKind::thresholds;
@@ -45,6 +51,7 @@ struct PackedEpilogue {
   Aligned<std::uint8_t> piece_codes;
   std::vector<PiecePanel> piece_panels;
   int side_buckets = 0;
+  Curve curve;
   std::int32_t shift = 0;
   // Whether an affine function or the lines stay within 32 bits, and only the limits of a byte
   // clamp their indices.

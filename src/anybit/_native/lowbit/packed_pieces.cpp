@@ -5,41 +5,14 @@
 #include <optional>
 #include <vector>
 
-#include "packed_epilogue.hpp"
+#include "piece_changes.hpp"
 
 namespace anybit::lowbit {
 
 namespace {
 
-// A sum from which on the index is another one.
-struct Change {
-  std::int64_t start = 0;
-  int before = 0, after = 0;
-};
-
+using Change = PieceChange;
 using Int = std::numeric_limits<std::int32_t>;
-
-// The index of the smallest sums. Starts at the ends of int32 are reached always, and never.
-int first_code(const PackedEpilogue& epilogue, std::int64_t channel) {
-  const std::int32_t* const starts = epilogue.thresholds.data() + channel * most_pieces;
-  const auto reached = std::upper_bound(starts, starts + most_pieces, Int::min()) - starts;
-  return epilogue.piece_codes[channel * most_pieces + reached];
-}
-
-// The changes of a channel that some sums reach.
-std::vector<Change> changes_of(const PackedEpilogue& epilogue, std::int64_t channel) {
-  const std::int32_t* const starts = epilogue.thresholds.data() + channel * most_pieces;
-  const std::uint8_t* const codes = epilogue.piece_codes.data() + channel * most_pieces;
-  std::vector<Change> changes;
-  int before = first_code(epilogue, channel);
-  for (std::int64_t i = 0; i < most_pieces - 1; ++i) {
-    if (starts[i] == Int::min() || starts[i] == Int::max() || starts[i] == starts[i + 1]) continue;
-    if (codes[i + 1] == before) continue;
-    changes.push_back({starts[i], before, codes[i + 1]});
-    before = codes[i + 1];
-  }
-  return changes;
-}
 
 // More buckets leave the caches. The compiler knows this number, and those below.
 constexpr std::int64_t most_buckets = 2048;

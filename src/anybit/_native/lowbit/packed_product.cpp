@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "curve.hpp"
 #include "damage.hpp"
 #include "packed_state.hpp"
 #include "pixel_blocks.hpp"
@@ -316,8 +317,11 @@ std::unique_ptr<State> make_plain_state(const ProductTask& task, const Storage& 
   if (packs &&
       at->kernels->epilogues[static_cast<std::size_t>(EpilogueKind::packed_steps)] != nullptr)
     pack_steps(at->epilogue, task.target.channels, task.target.levels, task.most_bytes);
-  if (at->to.coding == Coding::bytes && task.target.height * task.target.width >= 16)
+  if (at->to.coding == Coding::bytes && task.target.height * task.target.width >= 16) {
+    if (at->kernels->epilogues[static_cast<std::size_t>(EpilogueKind::curved_pieces)] != nullptr)
+      fit_curve(at->epilogue, task.target.channels);
     pack_pieces(at->epilogue, task.target.channels, task.most_bytes);
+  }
   make_buckets(at->epilogue, task.target.channels, task.target.levels);
   fit_lines(at->epilogue, task.target.channels, task.target.levels);
   fit_rounded_lines(at->epilogue, task.target.channels, task.target.levels);
@@ -531,13 +535,13 @@ std::string_view PackedProduct::kernel() const {
 
 std::int64_t PackedProduct::bytes() const {
   const State& at = *state_;
-  return static_cast<std::int64_t>(at.weights.bytes.bytes() + at.constants.bytes() +
-                                   at.scales.bytes() + at.epilogue.thresholds.bytes() +
-                                   at.short_epilogue.bytes() + at.epilogue.buckets.codes.bytes() +
-                                   at.epilogue.packed.entries.bytes() +
-                                   at.epilogue.piece_codes.bytes() + at.epilogue.entries.size() +
-                                   at.epilogue.operands.size() * at.epilogue.gains.bytes() +
-                                   (at.line_class.size() + at.column_class.size()) * 4);
+  return static_cast<std::int64_t>(
+      at.weights.bytes.bytes() + at.constants.bytes() + at.scales.bytes() +
+      at.epilogue.thresholds.bytes() + at.short_epilogue.bytes() +
+      at.epilogue.buckets.codes.bytes() + at.epilogue.packed.entries.bytes() +
+      at.epilogue.piece_codes.bytes() + at.epilogue.curve.panels.size() * sizeof(CurvePanel) +
+      at.epilogue.entries.size() + at.epilogue.operands.size() * at.epilogue.gains.bytes() +
+      (at.line_class.size() + at.column_class.size()) * 4);
 }
 
 std::int64_t PackedProduct::multiplications() const { return state_->multiplications; }

@@ -133,6 +133,17 @@ struct PiecePanel {
       more[panel_channels];
 };
 
+// Constants of a panel of pieces on a curve. The place of a sum is clamp(sum * gain + offset, low,
+// high); the nearest integer, at most the last one, is a segment of the curve. A cubic polynomial
+// of the distance from that integer, times the scale and plus the zero, rounds to the index if it
+// is at most `limits` off the rounded number. Other pieces are searched.
+inline constexpr int curve_segments = 32;
+struct CurvePanel {
+  alignas(64) float gains[panel_channels] = {};
+  float offsets[panel_channels] = {}, lows[panel_channels] = {}, highs[panel_channels] = {},
+        scales[panel_channels] = {}, zeros[panel_channels] = {}, limits[panel_channels] = {};
+};
+
 // Arguments of an epilogue. Arrays start at the chunk and are padded to panels.
 struct EpilogueBlock {
   const std::int32_t* sums;
@@ -170,6 +181,8 @@ struct EpilogueBlock {
   const std::uint8_t* piece_codes;   // [channel][512]
   const PiecePanel* piece_panels;
   int side_buckets;  // from the pivot on; those before it follow
+  const CurvePanel* curve_panels;
+  const float (*curve)[curve_segments];  // coefficients from the constant to the cubic one
   std::int32_t shift;
   const std::int64_t* first;  // per channel: start of its table minus its first accumulator
   const std::uint8_t* entries;
@@ -232,8 +245,9 @@ enum class EpilogueKind : std::uint8_t {
   packed_steps,   // many thresholds, at most one per bucket of sums
   pieces,
   packed_pieces,  // pieces, by buckets of sums; few have several starts
+  curved_pieces,  // pieces, and a curve that avoids most searches
 };
-inline constexpr int epilogue_count = 11;
+inline constexpr int epilogue_count = 12;
 
 constexpr bool has_many_thresholds(EpilogueKind kind) {
   return kind == EpilogueKind::many_thresholds || kind == EpilogueKind::lines;

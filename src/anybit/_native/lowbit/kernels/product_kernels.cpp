@@ -15,6 +15,9 @@
 #include "short_epilogues.hpp"
 #endif
 #include "epilogues.hpp"
+#if defined(__AVX512DQ__)
+#include "curved_pieces.hpp"
+#endif
 #include "steps.hpp"
 #if defined(__AVX2__) && !defined(__AVX512BW__)
 #include "depthwise_pairs.hpp"
@@ -48,6 +51,9 @@ constexpr ProductKernels all = [] {
 #endif
 #if defined(__AVX2__) && !defined(__AVX512F__)
   kernels.epilogues[static_cast<std::size_t>(EpilogueKind::packed_steps)] = packed_steps;
+#endif
+#if defined(__AVX512DQ__)
+  kernels.epilogues[static_cast<std::size_t>(EpilogueKind::curved_pieces)] = curved_pieces;
 #endif
   return kernels;
 }();
