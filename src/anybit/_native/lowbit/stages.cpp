@@ -66,12 +66,10 @@ class LookupStage final : public TensorStage {
         loops_(kernels_of<ElementLoops>(level)),
         look_up_channels_(kernels_of<ProductKernels>(level).look_up_channels),
         entries_(at.entries, tensor.levels) {
-    whole_lines_ = in_bytes(from) && in_bytes(to);
     if (!entries_.per_channel()) std::ranges::copy(at.entries, whole_table_);
-    else if (whole_lines_ && look_up_channels_ != nullptr)
+    else if (in_bytes(from) && in_bytes(to) && look_up_channels_ != nullptr)
       tables_.emplace(at.entries, tensor.levels);
     if (tables_.has_value() && !tables_->is_grouped()) tables_.reset();
-    if (entries_.per_channel()) whole_lines_ = tables_.has_value();
   }
 
   std::int64_t bytes() const override {
@@ -82,12 +80,14 @@ class LookupStage final : public TensorStage {
   void fill(const Memory& memory, std::int64_t row, std::int64_t y) const override {
     const std::byte* const from = source->row(memory, row);
     std::byte* const to = target->row(memory, row);
-    for_each_run(target->storage.width, channels, whole_lines_, [&](const Run& run) {
+    const bool whole_lines =
+        entries_.per_channel() ? tables_.has_value() : in_bytes(*source) && in_bytes(*target);
+    for_each_run(target->storage.width, channels, whole_lines, [&](const Run& run) {
       Room in, out;
       const std::uint8_t* const indices = indices_at(source->storage, from, y, run, in);
       std::uint8_t* const result = room_for(target->storage, to, y, run, out);
       if (!entries_.per_channel()) loops_.lookup(whole_table_, indices, run.count, result);
-      else if (whole_lines_)
+      else if (tables_.has_value())
         look_up_channels_(tables_->chunks(), tables_->chunk_count(), indices, run.count, result);
       else look_up_channels(entries_.of(run.channel), entries_.size(), indices, run.count, result);
       put_indices(target->storage, to, y, run, result);
@@ -100,7 +100,6 @@ class LookupStage final : public TensorStage {
   const PerChannel<std::uint8_t> entries_;
   std::uint8_t whole_table_[256] = {};
   std::optional<ChannelTables> tables_;
-  bool whole_lines_ = false;
 };
 
 // Base of stages that map two indices to one.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -18,6 +19,13 @@ using Sizes = lowbit::DynamicMatMul::Sizes;
 
 constexpr const char* dynamic_matmul_name = "DynamicMatMul";
 
+// Returns the product of two sizes, or the largest number: sizes of an empty array may exceed it.
+std::int64_t multiply(std::int64_t one, std::int64_t other) {
+  std::int64_t product = 0;
+  const bool exceeds = __builtin_mul_overflow(one, other, &product);
+  return exceeds ? std::numeric_limits<std::int64_t>::max() : product;
+}
+
 // An array whose axes are read in another order: axis i is axis `axes[i]` of the array.
 struct View {
   std::size_t rank = 0;
@@ -28,7 +36,8 @@ struct View {
   View(const std::int64_t* of_array, std::size_t rank_, const std::string& axes) : rank(rank_) {
     std::array<std::int64_t, max_rank> all{};
     std::int64_t stride = 1;
-    for (std::size_t axis = rank; axis-- > 0; stride *= of_array[axis]) all[axis] = stride;
+    for (std::size_t axis = rank; axis-- > 0; stride = multiply(stride, of_array[axis]))
+      all[axis] = stride;
     std::array<bool, max_rank> seen{};
     const auto axis_at = [&](std::size_t i) {
       return axes.empty() ? i : static_cast<std::size_t>(axes[i]) - std::size_t{'0'};
@@ -55,7 +64,7 @@ struct View {
   }
   std::int64_t count(std::size_t axes) const {
     std::int64_t numbers = 1;
-    for (std::size_t axis = 0; axis < axes; ++axis) numbers *= sizes[axis];
+    for (std::size_t axis = 0; axis < axes; ++axis) numbers = multiply(numbers, sizes[axis]);
     return numbers;
   }
   std::string shape() const {
