@@ -98,59 +98,49 @@ def test_piecewise_needs_bounds_and_distant_steps():
     assert requantize_piecewise(many, GRID.index, GRID.levels, sums) is None
 
 
-@pytest.mark.parametrize("pads", [0, 1])
-def test_swish_keeps_network_in_one_region(level, pads):
+def make_swish(nodes, pads=0):
+    """Return a model of two convolutions with nodes from h to d between them."""
     random = np.random.default_rng(0)
     constants = {"s": 0.0625, "t": 0.015625, "z": 20, "none": 0, "b": 8}
     for name, shape in (("w", (40, 8, 3, 3)), ("v", (3, 40, 1, 1))):
         constants[name] = (random.integers(-127, 128, shape) * 0.015625).astype(np.float32)
-    proto = parse(
+    return parse(
         f"""g (float[n, 8, 9, 9] x) => (float[n, 3, {7 + 2 * pads}, {7 + 2 * pads}] y) {{
             wq = Quant(w, t, none, b)
             vq = Quant(v, t, none, b)
             xq = Quant<signed: int = 0>(x, s, z, b)
             h = Conv<pads = [{pads}, {pads}, {pads}, {pads}]>(xq, wq)
-            g = Sigmoid(h)
-            d = Mul(h, g)
+            {nodes}
             dq = Quant<signed: int = 0>(d, s, z, b)
             y = Conv(dq, vq)
         }}""",
         constants,
         version=1,
     )
+
+
+def assert_equals_graph(compiled, proto):
+    x = np.random.default_rng(1).normal(2, 3, (3, 8, 9, 9)).astype(np.float32)
+    np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
+
+
+@pytest.mark.parametrize("pads", [0, 1])
+def test_swish_keeps_network_in_one_region(level, pads):
+    proto = make_swish("g = Sigmoid(h) d = Mul(h, g)", pads)
     compiled = anybit.compile(proto)
     assert len(compiled.report.programs) == 1
     assert compiled.report.layers[0].epilogue == "Piecewise"
-    x = random.normal(2, 3, (3, 8, 9, 9)).astype(np.float32)
-    np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
+    assert_equals_graph(compiled, proto)
 
 
 def test_swish_of_codes_is_a_lookup(level):
     # That takes less time than pieces of accumulators.
-    random = np.random.default_rng(0)
-    constants = {"s": 0.0625, "t": 0.015625, "u": 0.0625, "z": 20, "none": 0, "b": 8}
-    for name, shape in (("w", (40, 8, 3, 3)), ("v", (3, 40, 1, 1))):
-        constants[name] = (random.integers(-127, 128, shape) * 0.015625).astype(np.float32)
-    proto = parse(
-        """g (float[n, 8, 9, 9] x) => (float[n, 3, 7, 7] y) {
-            wq = Quant(w, t, none, b)
-            vq = Quant(v, t, none, b)
-            xq = Quant<signed: int = 0>(x, s, z, b)
-            h = Conv(xq, wq)
-            hq = Quant(h, s, none, b)
-            d = HardSwish(hq)
-            dq = Quant<signed: int = 0>(d, u, z, b)
-            y = Conv(dq, vq)
-        }""",
-        constants,
-        version=1,
-    )
+    proto = make_swish("hq = Quant(h, s, none, b) d = HardSwish(hq)")
     compiled = anybit.compile(proto)
     (program,) = compiled.report.programs
     assert sum(isinstance(instruction, p.Lookup) for instruction in program.instructions) == 1
     assert compiled.report.layers[0].epilogue in ("Affine", "Rounded")
-    x = random.normal(2, 3, (3, 8, 9, 9)).astype(np.float32)
-    np.testing.assert_array_equal(compiled.run(x)["y"], anybit.load(proto).run(x)["y"])
+    assert_equals_graph(compiled, proto)
 
 
 def test_pieces_next_to_each_other_are_searched(level):
