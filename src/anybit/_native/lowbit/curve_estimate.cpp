@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace anybit::lowbit {
 
@@ -64,14 +65,18 @@ class Matcher {
 
   bool is_valid() const { return is_valid_; }
 
-  // Selects the scale, which is a power of two, and whether the sums are negated. Few ties are
-  // enough to compare scales.
-  CurveChannel match(const CurveChannel& channel, int zero, bool few) const {
-    CurveChannel best = closest(channel, zero, true);
+  // The scale of a channel, which is a power of two, and a line through its ties.
+  struct Match {
+    double scale = 1, gain = 0, offset = 0, error = std::numeric_limits<double>::infinity();
+    bool turns = false;  // whether sums are negated
+  };
+
+  // Selects the scale and the direction. Few ties are enough to compare them.
+  Match match(const CurveChannel& channel, int zero, bool few) const {
+    const Match best = closest(channel, zero, true);
     if (few) return best;
     if (!(best.error < likely)) return closest(channel, zero, false);
-    fit(best, zero, false);
-    return best;
+    return fit(channel, best, zero, false);
   }
 
   // An error that other scales do not have.
@@ -82,14 +87,13 @@ class Matcher {
   static constexpr int most_exponent = 6;
   static constexpr double likely = 1e-6;
 
-  CurveChannel closest(const CurveChannel& channel, int zero, bool few) const {
-    CurveChannel best = channel;
-    for (int turns = 0; turns < 2; ++turns) {
-      CurveChannel own = channel;
-      if (turns == 1) turn(own);
+  Match closest(const CurveChannel& channel, int zero, bool few) const {
+    Match best;
+    for (const bool turns : {false, true}) {
       for (int exponent = -most_exponent; exponent <= most_exponent; ++exponent) {
-        own.scale = std::ldexp(1.0, exponent);
-        fit(own, zero, few);
+        Match own;
+        own.scale = std::ldexp(1.0, exponent), own.turns = turns;
+        own = fit(channel, own, zero, few);
         if (own.error < best.error) best = own;
         if (best.error < close) return best;
       }
@@ -98,25 +102,27 @@ class Matcher {
     return best;
   }
 
-  // Least squares of sum = gain * place + offset.
-  void fit(CurveChannel& channel, int zero, bool few) const {
-    const std::size_t stride = few ? std::max<std::size_t>(1, channel.crossings.size() / 32) : 1;
+  // Least squares of sum = gain * place + offset, for a scale and a direction.
+  Match fit(const CurveChannel& channel, Match match, int zero, bool few) const {
+    const std::vector<Crossing>& all = channel.crossings;
+    const std::size_t stride = few ? std::max<std::size_t>(1, all.size() / 32) : 1;
     double count = 0, place = 0, sum = 0, places = 0, sums = 0, products = 0;
-    const double middle = channel.crossings.empty() ? 0 : channel.crossings.front().sum;
-    for (std::size_t i = 0; i < channel.crossings.size(); i += stride) {
-      const Crossing& at = channel.crossings[i];
+    const double sign = match.turns ? -1 : 1, middle = all.empty() ? 0 : sign * all.front().sum;
+    for (std::size_t i = 0; i < all.size(); i += stride) {
       double x = 0;
-      if (!find((value_of(at.tie) - zero) / channel.scale + zero, at.tie < falling, x)) continue;
-      const double y = at.sum - middle;
+      const bool rises = (all[i].tie < falling) != match.turns;
+      if (!find((value_of(all[i].tie) - zero) / match.scale + zero, rises, x)) continue;
+      const double y = sign * all[i].sum - middle;
       ++count, place += x, sum += y, places += x * x, sums += y * y, products += x * y;
     }
-    channel.error = std::numeric_limits<double>::infinity(), channel.gain = 0;
-    if (count < least_ties) return;
+    match.error = std::numeric_limits<double>::infinity(), match.gain = 0;
+    if (count < least_ties) return match;
     places -= place * place / count, sums -= sum * sum / count, products -= place * sum / count;
-    if (!(places > 0 && products > 0)) return;
-    channel.gain = products / places;
-    channel.offset = middle + (sum - channel.gain * place) / count;
-    channel.error = std::max(0.0, sums - channel.gain * products) / sums;
+    if (!(places > 0 && products > 0)) return match;
+    match.gain = products / places;
+    match.offset = middle + (sum - match.gain * place) / count;
+    match.error = std::max(0.0, sums - match.gain * products) / sums;
+    return match;
   }
 
   // The place of a value, between ties of the reference.
@@ -149,7 +155,7 @@ class Estimate {
     const Matcher matcher(*longest);
     if (!matcher.is_valid()) return false;
     select_zero(matcher);
-    for (CurveChannel& channel : channels_) channel = matcher.match(channel, zero_, false);
+    for (CurveChannel& channel : channels_) apply(matcher.match(channel, zero_, false), channel);
     for (int round = 0; round < rounds; ++round) {
       if (!fit_curve()) return false;
       for (CurveChannel& channel : channels_) improve(channel);
@@ -163,27 +169,38 @@ class Estimate {
  private:
   static constexpr int rounds = 2;
   static constexpr std::size_t enough_channels = 64;
-  static constexpr std::size_t most_tried = 5;
+  static constexpr std::size_t most_tried = 5, most_zeros = 32;
   // Channels with a larger error do not count.
   static constexpr double most_error = 1e-4;
 
-  // Selects the index of 0, which scales do not move.
+  static void apply(const Matcher::Match& match, CurveChannel& channel) {
+    if (match.turns) turn(channel);
+    channel.scale = match.scale, channel.gain = match.gain;
+    channel.offset = match.offset, channel.error = match.error;
+  }
+
+  // Selects the index of 0, which scales do not move, by some channels with other scales. Two of
+  // them select the indices that the others try.
   void select_zero(const Matcher& matcher) {
-    std::vector<CurveChannel> tried;
+    std::vector<const CurveChannel*> tried;
     for (const CurveChannel& channel : channels_) {
-      const CurveChannel own = matcher.match(channel, 0, true);
-      if (own.crossings.size() > 8 && !(own.error < Matcher::close && own.scale == 1))
-        tried.push_back(channel);
+      const auto own = matcher.match(channel, 0, true);
+      if (channel.crossings.size() > 8 && !(own.error < Matcher::close && own.scale == 1))
+        tried.push_back(&channel);
       if (tried.size() == most_tried) break;
     }
     if (tried.empty()) return;
-    double best = std::numeric_limits<double>::infinity();
-    for (int zero = 0; zero < falling; ++zero) {
-      double sum = 0;
-      for (const CurveChannel& channel : tried)
-        sum += std::log(std::min(1.0, matcher.match(channel, zero, true).error) + 1e-12);
-      if (sum < best) best = sum, zero_ = zero;
+    std::vector<std::pair<double, int>> scores;
+    for (int zero = 0; zero < falling; ++zero) scores.emplace_back(0, zero);
+    for (std::size_t i = 0; i < tried.size(); ++i) {
+      if (i == 2) {
+        std::ranges::sort(scores);
+        scores.resize(most_zeros);
+      }
+      for (auto& [score, zero] : scores)
+        score += std::log(std::min(1.0, matcher.match(*tried[i], zero, true).error) + 1e-12);
     }
+    zero_ = std::ranges::min(scores).second;
   }
 
   // Fits the curve to the ties of all channels, and to an index half a tie beyond on either side.
