@@ -32,14 +32,15 @@ class Loop:
     """
 
     text: tuple[str, ...]
-    work: int
+    work: float
 
 
-# Products of bytes in sums of 16 bits, of any bytes in 32 bits, and of bits: shuffles that look up
-# the sums of 4 channels, or counts of ones.
+# Products of bytes in sums of 16 bits, of any bytes in 32 bits, of words, and of bits: shuffles
+# that look up the sums of 4 channels, or counts of ones.
 _VEX = {
     "bytes": Loop(("vpmaddubsw {a},{b},{t}", "vpaddw {t},{s},{s}"), 1),
     "any bytes": Loop(("vpmaddubsw {a},{b},{t}", "vpmaddwd {t},{c},{t}", "vpaddd {t},{s},{s}"), 1),
+    "words": Loop(("vpmaddwd {a},{b},{t}", "vpaddd {t},{s},{s}"), 0.5),
     "bits": Loop(("vpshufb {a},{b},{t}", "vpaddb {t},{s},{s}"), 4),
 }
 _SSE = {
@@ -47,9 +48,11 @@ _SSE = {
     "any bytes": Loop(
         ("movdqa {b},{t}", "pmaddubsw {a},{t}", "pmaddwd {c},{t}", "paddd {t},{s}"), 1
     ),
+    "words": Loop(("movdqa {b},{t}", "pmaddwd {a},{t}", "paddd {t},{s}"), 0.5),
     "bits": Loop(("movdqa {b},{t}", "pshufb {a},{t}", "paddb {t},{s}"), 4),
 }
 _VNNI = Loop(("vpdpbusd {a},{b},{s}",), 1)
+_VNNI_WORDS = Loop(("vpdpwssd {a},{b},{s}",), 0.5)
 _AVX_VNNI = Loop(("{{vex}} vpdpbusd {a},{b},{s}",), 1)
 _COUNT = Loop(
     (
@@ -60,6 +63,7 @@ _COUNT = Loop(
 )
 _POPCNT = Loop(("vpxord {a},{b},{t}", "vpopcntd {t},{t}", "vpaddd {t},{s},{s}"), 8)
 _AVX512 = {**_VEX, "bits": _COUNT}
+_DOTS = {"bytes": _VNNI, "any bytes": _VNNI, "words": _VNNI_WORDS}
 
 # Letter of the registers, and loops, per level. AMX is left out: it must be asked for.
 LEVELS: Mapping[str, tuple[str, Mapping[str, Loop]]] = {
@@ -67,17 +71,15 @@ LEVELS: Mapping[str, tuple[str, Mapping[str, Loop]]] = {
     "avx2": ("y", _VEX),
     "avxvnni": ("y", {**_VEX, **dict.fromkeys(("bytes", "any bytes"), _AVX_VNNI)}),
     "avx512": ("z", _AVX512),
-    "avx512vnni": ("z", {**_AVX512, **dict.fromkeys(("bytes", "any bytes"), _VNNI)}),
-    "avx512vpopcnt": (
-        "z",
-        {"bits": _POPCNT, **dict.fromkeys(("bytes", "any bytes"), _VNNI)},
-    ),
+    "avx512vnni": ("z", {**_AVX512, **_DOTS}),
+    "avx512vpopcnt": ("z", {"bits": _POPCNT, **_DOTS}),
 }
 
 # Loop of a kernel, and how many multiplications of the loop one of the kernel takes.
-KERNELS: Mapping[str, tuple[str, int]] = {
+KERNELS: Mapping[str, tuple[str, float]] = {
     **dict.fromkeys(("dot8", "dot4", "dot2", "depthwise"), ("bytes", 1)),
     "wide8": ("any bytes", 1),
+    "winograd": ("words", 1 / 4),
     **dict.fromkeys(("rows11", "xor11", "ternary11", "signs12"), ("bits", 1)),
     **dict.fromkeys(("rows22", "xor12", "ternary12", "and21"), ("bits", 2)),
     "and22": ("bits", 4),

@@ -276,6 +276,68 @@ def test_product_target_is_source_of_next(out_levels: int, levels: list[str]) ->
         check(program, inputs_for(random, program, 3), levels)
 
 
+def squares(
+    random: Random, height: int, width: int, channels: tuple[int, int], weights: p.Integers
+) -> p.Program:
+    """Return a convolution of bytes with 3x3 windows, whose outputs are its sums."""
+    inner, outer_channels = channels
+    pads = random.integers(0, 3, 4)
+    source = p.Tensor(height, width, inner, int(random.choice([0, -128, 3])), 1, 256)
+    window = p.Window(3, 3, 1, 1, 1, 1, *pads.tolist())
+    lines, columns = height + pads[0] + pads[2] - 2, width + pads[1] + pads[3] - 2
+    steps = np.arange(255, dtype=np.float32) + np.float32(0.5)
+    indices = random.integers(0, len(weights), (outer_channels * 9 * inner, 1))
+    flags = (indices >> np.arange(8) & 1).astype(np.uint8)
+    sums = p.Arithmetic(np.ones(outer_channels, np.float32), ())
+    packed = np.packbits(flags.reshape(-1), bitorder="little")
+    return p.Program(
+        (p.Port(integers(height, width, inner), height, width, inner, 0),),
+        (p.Port(integers(lines, columns, outer_channels), lines, columns, outer_channels, 0),),
+        (source,),
+        (
+            p.Quantize(0, 0, integers(1), steps, 0),
+            p.Product(0, 0, window, 1, 8, packed, weights, sums),
+        ),
+    )
+
+
+def kernels_of(program: p.Program, levels: list[str]) -> dict[str, str]:
+    """Return the kernel of the product of a program by level."""
+    kernels = {}
+    for level in levels:
+        _core.set_isa(level)
+        kernels[level] = str(Network(program).describe()["stages"][1]["kernel"])
+    return kernels
+
+
+BYTES = np.arange(-128, 128, dtype=np.int32)
+
+
+@pytest.mark.parametrize("height", range(4, 14))
+def test_squares_of_winograd_equal_reference(height: int, levels: list[str]) -> None:
+    """Compare sums of whole squares of 4x4 outputs and of parts of them."""
+    random = np.random.default_rng(height)
+    chosen = set()
+    for width, channels in ((3, (64, 48)), (10, (33, 64)), (16, (65, 70)), (21, (32, 17))):
+        program = squares(random, height, width, channels, BYTES)
+        check(program, inputs_for(random, program, 2), levels)
+        chosen |= set(kernels_of(program, sorted(set(levels) & {"avx2"})).values())
+    assert chosen <= {"winograd", "wide8"}
+    assert "winograd" in chosen or "avx2" not in levels
+
+
+def test_winograd_needs_sums_of_26_bits(levels: list[str]) -> None:
+    """Select it up to 114 channels, whose largest sum of 255 * 128 * 9 * 114 is below 2^25."""
+    random = np.random.default_rng(0)
+    few = sorted(set(levels) & {"baseline", "avx2", "avx512"})
+    for inner in (114, 115):
+        program = squares(random, 16, 16, (inner, 64), integers(*[-128] * 256))
+        x = np.full_like(inputs_for(random, program, 1), 255)
+        check(program, x, few)
+        kernels = kernels_of(program, [level for level in few if level != "baseline"])
+        assert all((kernel == "winograd") == (inner == 114) for kernel in kernels.values())
+
+
 def test_product_equals_integers_for_long_sums(levels: list[str]) -> None:
     """Kernels divide 2^19 steps, and more, into parts."""
     size, pixels = 2**21 + 2**12, 18

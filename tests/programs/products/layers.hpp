@@ -44,6 +44,7 @@ struct Layer {
   std::int64_t rows = 1;
   // A weight is the mean of `draws` random ones: with 4, few are near the ends, as after training.
   std::int64_t draws = 1;
+  bool largest_codes = false;  // of all inputs
 
   ProductTask task() const { return {&product, source, target}; }
 
@@ -344,7 +345,34 @@ void make_long(Layer& at) {
   at.target.channels = one_of<std::int64_t>({1, 17, 48, 70});
 }
 
+// A convolution of bytes over squares of 4x4 outputs and parts of them, at the limits of its
+// kernel: large weights and codes, few and many channels.
+void make_squares(Layer& at) {
+  at.product.window = {3, 3, 1, 1, 1, 1, number(0, 2), number(0, 2), number(0, 2), number(0, 2)};
+  at.rows = number(1, 3);
+  at.source.height = number(3, 13), at.source.width = number(3, one_of({6, 19, 40}));
+  if (at.product.window.pad_top > 0 && at.product.window.pad_bottom > 0)
+    at.source.height = one_of<std::int64_t>({1, 2, at.source.height});
+  if (at.product.window.pad_left > 0 && at.product.window.pad_right > 0)
+    at.source.width = one_of<std::int64_t>({1, 2, at.source.width});
+  at.source.channels = one_of<std::int64_t>({1, 3, 16, 31, 32, 33, 64, 65, 114, 115, 130});
+  at.target.channels = one_of<std::int64_t>({1, 15, 16, 17, 63, 64, 65, 130});
+  at.source.levels = one_of<std::int64_t>({128, 200, 256}), at.source.step = 1;
+  at.source.lowest = one_of<std::int64_t>({0, -128, 3});
+  at.product.groups = 1, at.product.weight_bits = one_of<std::int64_t>({1, 8});
+  const std::int64_t most = std::int64_t{1} << at.product.weight_bits;
+  const std::int32_t end = one_of({-128, 127});
+  for (std::int64_t i = 0; i < most; ++i)
+    at.values.push_back(most == 2 ? (number(0, 3) == 0 ? -1 - end : end)
+                                  : static_cast<std::int32_t>(i) - 128);
+  at.largest_codes = most == 2 && number(0, 1) == 0;
+  at.draws = most == 2 ? 1 : one_of<std::int64_t>({1, 4});
+  at.fit_target();
+  at.fill_weights();
+}
+
 void random_layer(Layer& at) {
+  if (number(0, 7) == 0) return make_squares(at);
   Window& w = at.product.window;
   at.rows = number(0, 9) == 0 ? 0 : number(1, 4);
   const bool dense = number(0, 3) == 0;

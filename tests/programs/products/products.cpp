@@ -73,7 +73,8 @@ bool holds(const Layer& at, const std::vector<std::uint8_t>& indices,
            const std::vector<std::int64_t>& sums, Level level) {
   const Coding preferred = PackedProduct::preferred_coding(at.task(), level);
   Border border = Border::of(at.product.window);
-  border.left += 1, border.bottom += 2;  // a border may be larger than the window needs
+  // A border may be larger than the window needs.
+  if (number(0, 1) == 0) border.left += 1, border.bottom += 2;
   std::vector<Coding> codings = {Coding::bytes};
   if (preferred != Coding::bytes) codings.push_back(preferred);
   for (const Coding coding : {Coding::bits, Coding::planes, Coding::nibbles})
@@ -148,8 +149,9 @@ int test(unsigned seed, int count) {
                                             at.source.channels));
     if (!at_edges)
       for (auto& index : indices)
-        index = static_cast<std::uint8_t>(number(0, 3) == 0 ? at.source.levels - 1
-                                                            : number(0, at.source.levels - 1));
+        index = static_cast<std::uint8_t>(at.largest_codes || number(0, 3) == 0
+                                              ? at.source.levels - 1
+                                              : number(0, at.source.levels - 1));
     std::vector<std::int64_t> sums;
     for (std::int64_t row = 0; row < at.rows; ++row)
       for (std::int64_t y = 0; y < at.target.height; ++y)

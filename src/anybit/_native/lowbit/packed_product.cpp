@@ -7,8 +7,8 @@
 
 #include "curve.hpp"
 #include "damage.hpp"
+#include "packed_run.hpp"
 #include "packed_state.hpp"
-#include "pixel_blocks.hpp"
 #include "rounded_line.hpp"
 #include "rows.hpp"
 #include "scaled_steps.hpp"
@@ -149,9 +149,6 @@ constexpr int phases_of(Scheme scheme) {
   return scheme == Scheme::dot2 ? 4 : scheme == Scheme::dot4 ? 2 : 1;
 }
 
-// Bytes of a gathered window, with room for a last copy of a whole register.
-constexpr std::ptrdiff_t gathered_bytes = 256, copied_bytes = 32;
-
 // Whether copying the runs of a window takes less time than the padding of each run.
 bool gathers_windows(const State& at) {
   if (!at.kernels->gathers_windows || !is_dot(at.scheme)) return false;
@@ -274,6 +271,23 @@ void select_sums(State& at, const WeightForm& form, std::int64_t terms) {
   at.narrow_steps = static_cast<int>(std::min<std::int64_t>(steps, 1 << 20));
 }
 
+// Packs the weights of sums over windows, and selects their kernel.
+void pack_direct(State& at, const ProductTask& task, const Weights& weights,
+                 const WeightForm& form) {
+  const std::int64_t groups = task.product->groups;
+  const std::int64_t terms = terms_in_16_bits(task, form);
+  at.tap_order = tap_order_of(at, terms);
+  const std::vector<PanelChannels> panels = plan_panels(at, groups);
+  at.weights =
+      pack_weights(at.scheme, weights, form, plan_segments(at, groups), panels,
+                   {at.kernels->dot_bytes, at.tap_order, at.kernels->tap_panels}, task.most_bytes);
+  at.block_pixels = block_pixels_of(at);
+  select_sums(at, form, terms);
+  if (at.scheme == Scheme::wide8 && at.kernels->split_pairs != nullptr &&
+      split_pairs(at.weights, static_cast<std::int64_t>(panels.size()), at.segments, task))
+    at.sums = at.kernels->split_pairs;
+}
+
 std::unique_ptr<State> make_plain_state(const ProductTask& task, const Storage& source,
                                         const Storage& target, FloatStrides floats, Level level) {
   auto at = std::make_unique<State>();
@@ -287,17 +301,9 @@ std::unique_ptr<State> make_plain_state(const ProductTask& task, const Storage& 
   at->scheme = select_scheme(task, form, source.coding, level);
   at->kernels = &kernels_of<ProductKernels>(level);
   at->gap = gap_of(*at);
-  const std::int64_t terms = terms_in_16_bits(task, form);
-  at->tap_order = tap_order_of(*at, terms);
-  const std::vector<PanelChannels> panels = plan_panels(*at, product.groups);
-  at->weights = pack_weights(at->scheme, weights, form, plan_segments(*at, product.groups), panels,
-                             {at->kernels->dot_bytes, at->tap_order, at->kernels->tap_panels},
-                             task.most_bytes);
-  at->block_pixels = block_pixels_of(*at);
-  select_sums(*at, form, terms);
-  if (at->scheme == Scheme::wide8 && at->kernels->split_pairs != nullptr &&
-      split_pairs(at->weights, static_cast<std::int64_t>(panels.size()), at->segments, task))
-    at->sums = at->kernels->split_pairs;
+  if (prefers_winograd(task, weights, form, at->scheme, level))
+    at->winograd = pack_winograd(task, weights, *at->kernels);
+  else pack_direct(*at, task, weights, form);
   fold(*at, weights, form, product.epilogue, task.most_bytes);
   at->epilogue =
       pack_epilogue(product.epilogue, task.target.channels, task.target.levels, task.most_bytes);
@@ -306,7 +312,7 @@ std::unique_ptr<State> make_plain_state(const ProductTask& task, const Storage& 
     if (step.has_array) at->arrays.push_back(step.array);
   at->short_sums = at->kernels->short_sums[static_cast<std::size_t>(at->scheme)];
   const bool is_exact = at->scheme != Scheme::depthwise || at->tap_order == TapOrder::byte_pairs;
-  if (at->short_sums != nullptr && is_exact)
+  if (at->short_sums != nullptr && is_exact && !at->winograd.used())
     at->short_epilogue = make_short_epilogue(
         task, weights, {at->scales, at->constants, at->padded, at->scheme == Scheme::signs12},
         target.coding);
@@ -345,169 +351,6 @@ std::unique_ptr<State> make_state(const ProductTask& task, const Storage& source
   return make_plain_state(same, source, target, floats, level);
 }
 
-// Runs the short epilogue of a chunk on the pixels of the target.
-void run_short_epilogue(const State& at, const Pixels& pixels, const std::int16_t* sums,
-                        ShortEpilogueBlock& block) {
-  for (int r = 0; r < pixels.run_count; ++r) {
-    const auto [first, count] = pixels.runs[r];
-    block.count = count, block.sums = sums + first * block.stride;
-    block.classes = pixels.constants + first, block.addends = pixels.addends + first;
-    block.targets = pixels.targets + first;
-    at.kernels->short_epilogue(block);
-  }
-}
-
-// Finds the operands of pixels in the arrays that steps read.
-void find_operands(const State& at, const Pixels& pixels, const float* const* arrays,
-                   const float* (&operands)[most_step_arrays][most_block_pixels]) {
-  for (std::size_t i = 0; i < at.arrays.size(); ++i)
-    for (int pixel = 0; pixel < pixels.count; ++pixel)
-      operands[i][pixel] = arrays[i] + pixels.rows[pixel] * at.arrays[i].row +
-                           pixels.places[pixel] * at.arrays[i].pixel;
-}
-
-// Copies `count` floats of each pixel, from lines of chunks.
-template <int count>
-void copy_floats(const float* from, float* const* pixels, int pixel_count, std::int64_t start) {
-  for (int i = 0; i < pixel_count; ++i, from += chunk_channels)
-    std::memcpy(pixels[i] + start, from, count * sizeof(float));
-}
-
-// Moves the floats of the channels of a chunk to their runs.
-void move_to_runs(const ChannelRuns& runs, const float* room, std::int64_t first, int channels,
-                  float* const* pixels, int pixel_count) {
-  for (std::int64_t done = 0, some; done < channels; done += some, room += some) {
-    const std::int64_t run = (first + done) / runs.length, begun = (first + done) % runs.length;
-    const std::int64_t start = runs.starts[static_cast<std::size_t>(run)] + begun;
-    some = std::min(runs.length - begun, channels - done);
-    if (some == 1) copy_floats<1>(room, pixels, pixel_count, start);
-    else if (some == 2) copy_floats<2>(room, pixels, pixel_count, start);
-    else if (some == 4) copy_floats<4>(room, pixels, pixel_count, start);
-    else
-      for (int i = 0; i < pixel_count; ++i)
-        std::memcpy(pixels[i] + start, room + i * chunk_channels,
-                    static_cast<std::size_t>(some) * sizeof(float));
-  }
-}
-
-// Copies the windows of a block of pixels to `room`. What follows a window meets weights of 0.
-void gather_windows(const State::Gathered& gathered, Pixels& pixels, std::byte* room) {
-  for (int i = 0; i < pixels.count; ++i, room += gathered_bytes) {
-    const std::byte* const window = pixels.windows[i];
-    std::byte* to = room;
-    for (const std::ptrdiff_t run : gathered.runs) {
-      std::memcpy(to, window + run, copied_bytes);
-      to += gathered.run_bytes;
-    }
-    pixels.windows[i] = room;
-  }
-}
-
-void run_part(const State& at, const Part& part, const std::byte* source, std::byte* target,
-              float* floats, const float* const* arrays) {
-  const auto epilogue = at.kernels->epilogues[static_cast<std::size_t>(at.epilogue.kind)];
-  // Panels at the end of a group are written whole; the next group overwrites the excess.
-  constexpr std::ptrdiff_t stride = chunk_channels + panel_channels;
-  alignas(64) std::int32_t scratch[most_block_pixels * stride];
-  const std::byte* windows[most_block_pixels];
-  std::byte* targets[most_block_pixels];
-  float* outputs[most_block_pixels];
-  const float* operands[most_step_arrays][most_block_pixels];
-  alignas(64) std::byte gathered[most_block_pixels * gathered_bytes];
-  const bool has_runs = !at.channel_runs.starts.empty();
-  alignas(64) float room[most_block_pixels * chunk_channels];
-
-  SumBlock sum;
-  sum.panel = at.weights.panel;
-  sum.segments = at.segments.data(), sum.segment_count = static_cast<int>(at.segments.size());
-  sum.steps = at.weights.steps, sum.narrow_steps = at.narrow_steps;
-  sum.most_extras = at.weights.most_extras;
-  sum.values = at.weights.values, sum.rows = at.rows;
-  sum.stride = stride, sum.fresh_weights = true;
-  EpilogueBlock then = make_epilogue_block(at.epilogue, at.to.coding, at.target.levels);
-  then.settling = at.settling, then.float_channel = has_runs ? 1 : at.floats.channel;
-  then.stride = stride, then.targets = targets, then.floats = outputs;
-  auto* const shorts = reinterpret_cast<std::int16_t*>(scratch);
-  ShortEpilogueBlock short_then =
-      at.short_epilogue.block(at.to.coding, at.target.levels, at.epilogue.shift);
-  short_then.stride = stride, short_then.first_class = at.constants.data();
-
-  Pixels pixels;
-  PixelBlocks walk(at, part, source, target, floats);
-  while (walk.next(pixels)) {
-    sum.count = pixels.count;
-    if (!at.gathered.runs.empty()) gather_windows(at.gathered, pixels, gathered);
-    sum.pixels = pixels.windows;
-    find_operands(at, pixels, arrays, operands);
-    if (at.scheme == Scheme::signs12) at.kernels->less_signs(sum, pixels.addends);
-    else std::fill_n(pixels.addends, pixels.count, 0);
-    for (std::int64_t channel = part.first_channel; channel < part.last_channel;
-         channel += chunk_channels) {
-      const auto chunk = static_cast<std::size_t>(channel / chunk_channels);
-      const bool is_short = at.short_epilogue.covers(chunk);
-      const auto sums = is_short ? at.short_sums : at.sums;
-      const auto channels =
-          static_cast<int>(std::min<std::int64_t>(chunk_channels, part.last_channel - channel));
-      for (std::size_t r = at.first_run[chunk]; r < at.first_run[chunk + 1]; ++r) {
-        const State::PanelRun& run = at.runs[r];
-        sum.pixels = run.source == 0 ? pixels.windows : windows;
-        if (run.source != 0)
-          for (int i = 0; i < pixels.count; ++i) windows[i] = pixels.windows[i] + run.source;
-        sum.weights = at.weights.bytes.data() + run.panel * at.weights.panel;
-        sum.panels = run.panels;
-        sum.sums = scratch + run.channel, sum.shorts = shorts + run.channel;
-        sums(sum);
-      }
-      // A single run of panels: all calls use the same weights.
-      sum.fresh_weights = part.last_channel - part.first_channel > chunk_channels ||
-                          at.first_run[chunk + 1] - at.first_run[chunk] > 1;
-      const std::int64_t place =
-          at.to.coding == Coding::bytes ? channel : channel / 32 * word_bytes(at.to.coding);
-      if (is_short) {
-        at.short_epilogue.set_chunk(short_then, at.epilogue, channel);
-        short_then.place = place, short_then.channels = channels;
-        run_short_epilogue(at, pixels, shorts, short_then);
-        continue;
-      }
-      then.channels = channels, then.scales = at.scales.data() + channel;
-      set_chunk(then, at.epilogue, channel);
-      for (int r = 0; r < pixels.run_count; ++r) {
-        const auto [first, count] = pixels.runs[r];
-        for (int i = 0; i < count; ++i) {
-          if (target != nullptr) targets[i] = pixels.targets[first + i] + place;
-          else if (has_runs) outputs[i] = room + i * chunk_channels;
-          else outputs[i] = pixels.floats[first + i] + channel * at.floats.channel;
-        }
-        for (std::size_t i = 0; i < at.arrays.size(); ++i) then.arrays[i] = operands[i] + first;
-        then.count = count, then.sums = scratch + first * stride;
-        then.constants = pixels.constants + first, then.addends = pixels.addends + first;
-        epilogue(then);
-        if (has_runs)
-          move_to_runs(at.channel_runs, room, channel, channels, pixels.floats + first, count);
-      }
-    }
-  }
-}
-
-// Runs all pixels chunk by chunk of channels if spreading the weights once saves more than
-// rereading the pixels costs.
-void run_by_chunks(const State& at, const Part& part, const std::byte* source, std::byte* target,
-                   float* floats, const float* const* arrays) {
-  const std::int64_t pixels =
-      (part.last_row - part.first_row) * (part.last_line - part.first_line) * at.target.width;
-  // Or if the weights of a chunk stay in the L2 cache, but those of all channels do not.
-  constexpr std::size_t near_bytes = 256 * 1024;
-  const bool by_chunks = at.kernels->spreads_weights && pixels > at.block_pixels &&
-                         (at.scheme == Scheme::dot4 || at.scheme == Scheme::dot2 ||
-                          (is_dot(at.scheme) && at.weights.bytes.bytes() > near_bytes));
-  const std::int64_t most = by_chunks ? chunk_channels : part.last_channel - part.first_channel;
-  for (Part chunk = part; chunk.first_channel < part.last_channel; chunk.first_channel += most) {
-    chunk.last_channel = std::min(chunk.first_channel + most, part.last_channel);
-    run_part(at, chunk, source, target, floats, arrays);
-  }
-  if (at.kernels->end != nullptr && is_dot(at.scheme)) at.kernels->end();
-}
-
 }  // namespace
 
 Coding PackedProduct::preferred_coding(const ProductTask& task, Level level) {
@@ -530,14 +373,14 @@ std::string_view PackedProduct::kernel() const {
   constexpr std::string_view names[scheme_count] = {
       "dot8",    "dot4",  "dot2",  "wide8",  "xor11",  "xor12",     "ternary11", "ternary12",
       "signs12", "and21", "and22", "rows11", "rows22", "depthwise", "depthwise"};
-  return names[static_cast<std::size_t>(state_->scheme)];
+  return state_->winograd.used() ? "winograd" : names[static_cast<std::size_t>(state_->scheme)];
 }
 
 std::int64_t PackedProduct::bytes() const {
   const State& at = *state_;
   return static_cast<std::int64_t>(
-      at.weights.bytes.bytes() + at.constants.bytes() + at.scales.bytes() +
-      at.epilogue.thresholds.bytes() + at.short_epilogue.bytes() +
+      at.weights.bytes.bytes() + at.winograd.weights.bytes() + at.constants.bytes() +
+      at.scales.bytes() + at.epilogue.thresholds.bytes() + at.short_epilogue.bytes() +
       at.epilogue.buckets.codes.bytes() + at.epilogue.packed.entries.bytes() +
       at.epilogue.piece_codes.bytes() + at.epilogue.curve.panels.size() * sizeof(CurvePanel) +
       at.epilogue.entries.size() + at.epilogue.operands.size() * at.epilogue.gains.bytes() +
@@ -547,12 +390,12 @@ std::int64_t PackedProduct::bytes() const {
 std::int64_t PackedProduct::multiplications() const { return state_->multiplications; }
 
 void PackedProduct::run(const std::byte* source, std::byte* target, const Part& part) const {
-  run_by_chunks(*state_, part, source, target, nullptr, nullptr);
+  run_product(*state_, part, source, target, nullptr, nullptr);
 }
 
 void PackedProduct::run(const std::byte* source, float* target, const Part& part,
                         const float* const* arrays) const {
-  run_by_chunks(*state_, part, source, nullptr, target, arrays);
+  run_product(*state_, part, source, nullptr, target, arrays);
 }
 
 }  // namespace anybit::lowbit

@@ -8,6 +8,7 @@
 #include "packed_product.hpp"
 #include "packed_weights.hpp"
 #include "short_epilogue.hpp"
+#include "winograd.hpp"
 
 namespace anybit::lowbit {
 
@@ -44,6 +45,7 @@ struct PackedProduct::State {
   int gap = -1;
   int block_pixels = 32;
   PackedWeights weights;
+  Winograd winograd;               // instead of these
   int narrow_steps = 31;           // bit schemes: 8-bit sums hold 31 steps of 8 ones
   const RowTable* rows = nullptr;  // of schemes that select rows
   void (*sums)(const SumBlock&) = nullptr;

@@ -24,6 +24,42 @@ struct Pixels {
   std::int32_t addends[most_block_pixels];
 };
 
+// Addresses of the pixels of a line of the target.
+class PixelLine {
+ public:
+  PixelLine() = default;
+  PixelLine(const PackedProduct::State& at, std::int64_t row, std::int64_t line, std::byte* target,
+            float* floats)
+      : at_(&at),
+        row_(row),
+        first_(at.places.first + line * at.places.line),
+        constants_(at.constants.data() +
+                   at.line_class[static_cast<std::size_t>(line)] * at.column_classes * at.padded) {
+    if (target != nullptr) target_ = target + row * at.to.row + at.to.offset(line, 0);
+    else floats_ = floats + row * at.floats.row;
+  }
+
+  // Makes the pixel at a column number `i` of a block.
+  void put(Pixels& pixels, int i, std::int64_t column) const {
+    pixels.constants[i] =
+        constants_ + at_->column_class[static_cast<std::size_t>(column)] * at_->padded;
+    if (target_ != nullptr) pixels.targets[i] = target_ + column * at_->to.pixel;
+    else {
+      const std::int64_t place = first_ + column * at_->places.pixel;
+      pixels.floats[i] = floats_ + place * at_->floats.pixel;
+      pixels.rows[i] = row_;
+      pixels.places[i] = place;
+    }
+  }
+
+ private:
+  const PackedProduct::State* at_ = nullptr;
+  std::int64_t row_ = 0, first_ = 0;
+  std::byte* target_ = nullptr;
+  float* floats_ = nullptr;
+  const std::int32_t* constants_ = nullptr;
+};
+
 // Iterates over the pixels of a part in blocks.
 class PixelBlocks {
  public:
@@ -51,16 +87,7 @@ class PixelBlocks {
       add_run(pixels, here);
       for (int i = 0; i < here; ++i, ++column_, window_ += window_step_, ++pixels.count) {
         pixels.windows[pixels.count] = window_;
-        pixels.constants[pixels.count] =
-            constants_ + at_.column_class[static_cast<std::size_t>(column_)] * at_.padded;
-        if (target_ != nullptr)
-          pixels.targets[pixels.count] = line_target_ + column_ * at_.to.pixel;
-        else {
-          const std::int64_t place = line_place_ + column_ * at_.places.pixel;
-          pixels.floats[pixels.count] = row_floats_ + place * at_.floats.pixel;
-          pixels.rows[pixels.count] = row_;
-          pixels.places[pixels.count] = place;
-        }
+        pixel_line_.put(pixels, pixels.count, column_);
       }
       if (column_ == at_.target.width) {
         const bool more = at_.gap > 0 && line_ + 1 < part_.last_line;
@@ -87,15 +114,9 @@ class PixelBlocks {
     const auto here = static_cast<int>(std::min<std::int64_t>(block_, part_.last_row - row_));
     if (here <= 0) return false;
     add_run(pixels, here);
-    for (; pixels.count < here; ++row_, ++pixels.count) {
+    for (; pixels.count < here; ++row_, ++pixels.count, window_ += at_.from.row) {
       pixels.windows[pixels.count] = window_;
-      pixels.constants[pixels.count] = constants_;
-      pixels.targets[pixels.count] = line_target_;
-      pixels.floats[pixels.count] = row_floats_ + line_place_ * at_.floats.pixel;
-      pixels.rows[pixels.count] = row_, pixels.places[pixels.count] = line_place_;
-      window_ += at_.from.row;
-      if (target_ != nullptr) line_target_ += at_.to.row;
-      else row_floats_ += at_.floats.row;
+      PixelLine(at_, row_, 0, target_, floats_).put(pixels, pixels.count, 0);
     }
     return true;
   }
@@ -105,11 +126,7 @@ class PixelBlocks {
     window_step_ = w.stride_width * at_.from.pixel;
     window_ = source_ + row_ * at_.from.row +
               at_.from.offset(line_ * w.stride_height - w.pad_top, -w.pad_left);
-    if (target_ != nullptr) line_target_ = target_ + row_ * at_.to.row + at_.to.offset(line_, 0);
-    else row_floats_ = floats_ + row_ * at_.floats.row;
-    line_place_ = at_.places.first + line_ * at_.places.line;
-    constants_ = at_.constants.data() +
-                 at_.line_class[static_cast<std::size_t>(line_)] * at_.column_classes * at_.padded;
+    pixel_line_ = PixelLine(at_, row_, line_, target_, floats_);
     column_ = 0;
   }
 
@@ -131,10 +148,7 @@ class PixelBlocks {
   bool done_ = false;
   std::ptrdiff_t window_step_ = 0;
   const std::byte* window_ = nullptr;
-  std::byte* line_target_ = nullptr;
-  float* row_floats_ = nullptr;
-  std::int64_t line_place_ = 0;
-  const std::int32_t* constants_ = nullptr;
+  PixelLine pixel_line_;
 };
 
 }  // namespace anybit::lowbit

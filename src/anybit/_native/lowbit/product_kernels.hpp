@@ -76,6 +76,30 @@ struct SumBlock {
   bool adds = false;   // whether to add to the sums that are stored; only within a kernel
 };
 
+// Winograd's algorithm, see winograd.hpp: edges of a square of outputs and of the square of inputs
+// that these depend on, and the number of transformed inputs.
+inline constexpr int winograd_outputs = 4, winograd_inputs = 6;
+inline constexpr int winograd_positions = winograd_inputs * winograd_inputs;
+
+// Inputs of one square.
+struct WinogradSource {
+  const std::byte* lines[winograd_inputs];  // addresses of column 0
+  std::ptrdiff_t columns[winograd_inputs];  // offsets
+  std::int64_t channels;                    // bytes of up to 32 more are readable
+  std::int16_t* to;                         // [position][channel]
+  std::ptrdiff_t position;                  // from one position to the next
+};
+
+// Sums of one square.
+struct WinogradSums {
+  const std::int32_t* sums;  // [position][channel]
+  std::ptrdiff_t position;   // from one position to the next
+  int channels;              // whole panels
+  int lines, columns;        // of the square that are wanted
+  std::int32_t* to;
+  std::ptrdiff_t line, pixel;  // strides
+};
+
 // A block of pixels times adjacent panels of weights that have a scale per block of channels.
 // Groups of `block_panels` panels, the last one of fewer, have their blocks in turn, see
 // block_stage.cpp.
@@ -304,6 +328,11 @@ struct ProductKernels {
   // Sums of pairs of numbers of 16 bits above -2^15: `pixels` has them as bytes, `weights` as
   // panels of vectors of 16 pairs. One segment.
   void (*words)(const SumBlock&) = nullptr;
+  // Transforms of Winograd's algorithm before and after `words`, which multiplies some panels at a
+  // time, best by multiples of some squares. Null where it is not used.
+  void (*winograd_source)(const WinogradSource&) = nullptr;
+  void (*winograd_sums)(const WinogradSums&) = nullptr;
+  int winograd_panels = 1, winograd_rows = 6;
   // Null for schemes that the level lacks.
   std::array<void (*)(const SumBlock&), scheme_count> sums{};
   std::array<void (*)(const EpilogueBlock&), epilogue_count> epilogues{};

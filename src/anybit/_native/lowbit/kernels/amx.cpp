@@ -13,9 +13,9 @@
 
 #include "_native/isa/levels.hpp"
 #include "_native/lowbit/product_kernels.hpp"
+#include "_native/lowbit/scratch.hpp"
 #include "_native/lowbit/unroll.hpp"
 #include "isa_avx512.hpp"
-#include "scratch.hpp"
 
 namespace {
 

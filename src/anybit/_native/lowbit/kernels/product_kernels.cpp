@@ -19,6 +19,7 @@
 #include "curved_pieces.hpp"
 #endif
 #include "steps.hpp"
+#include "winograd.hpp"
 #if defined(__AVX2__) && !defined(__AVX512BW__)
 #include "depthwise_pairs.hpp"
 #else
@@ -37,6 +38,13 @@ constexpr ProductKernels all = [] {
   set_words(kernels);
   set_bits(kernels);
   set_blocks(kernels);
+#if defined(__SSE4_1__)
+  kernels.winograd_source = winograd_source;
+  kernels.winograd_sums = winograd_sums;
+#if defined(__AVX512F__)
+  kernels.winograd_panels = 2, kernels.winograd_rows = 8;
+#endif
+#endif
   kernels.epilogues = {thresholds, many_thresholds, lines,   affine, table,        arithmetic,
                        rounded,    rounded_lines,   nullptr, pieces, packed_pieces};
 #if defined(__AVX2__) && !defined(__AVX512BW__)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dot products of weights of 4 or 2 bits that are unpacked to bytes once for a block of pixels.
 #pragma once
+#include "_native/lowbit/scratch.hpp"
 #include "schemes.hpp"
-#include "scratch.hpp"
 #include "tile.hpp"
 
 namespace {

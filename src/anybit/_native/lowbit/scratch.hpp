@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of kernels.
+// Memory of threads.
 #pragma once
 #include <cstddef>
 #include <new>
