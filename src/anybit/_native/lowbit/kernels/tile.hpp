@@ -31,6 +31,9 @@ template <class Sum>
   else return at.sums;
 }
 
+// Bytes of weights between those in use and those that are read to the caches.
+constexpr std::ptrdiff_t bytes_ahead = 8192;
+
 // Sums over all segments and steps, and stores sums[row][16 * panel + channel]. Loops have
 // compile-time indices (unroll.hpp), so that all sums are in registers.
 template <class Isa, template <class> class SchemeOf, int rows, int panels, class Sum>
@@ -48,6 +51,17 @@ template <class Isa, template <class> class SchemeOf, int rows, int panels, clas
   const std::byte* a[rows];
   repeat<rows>([&](int i) __attribute__((always_inline)) { a[i] = pixels[i]; });
   const std::ptrdiff_t panel = at.panel;
+  // Weights of a single pixel are used once, and may come from memory: those of a later step are
+  // read to the caches. After the end of these panels come the next ones.
+  const std::byte *ahead = b, *const end = b + panel;
+  const auto fetch_ahead = [&](std::ptrdiff_t bytes) __attribute__((always_inline)) {
+    ahead += bytes;
+    if (ahead == end) ahead += (panels - 1) * panel;
+    repeat<panels * vectors>([&](int n) __attribute__((always_inline)) {
+      __builtin_prefetch(ahead + n / vectors * panel + n % vectors * vector_block);
+    });
+  };
+  if constexpr (rows == 1) fetch_ahead(std::min(bytes_ahead / panels, panel));
   const auto run = [&](std::ptrdiff_t offset, int steps) __attribute__((always_inline)) {
     for (int k = 0; k < steps; ++k) {
       unroll<Scheme::phases>([&](auto phase) __attribute__((always_inline)) {
@@ -88,6 +102,7 @@ template <class Isa, template <class> class SchemeOf, int rows, int panels, clas
           });
         }
       });
+      if constexpr (rows == 1) fetch_ahead(vectors * vector_block);
       offset += Scheme::phases * words * 4;
       b += vectors * vector_block;
     }
