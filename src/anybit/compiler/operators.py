@@ -135,7 +135,7 @@ def has_two_operands(node: ir.Node) -> bool:
 def is_row_function(node: ir.Node, opset: int, find_rank: Callable[[ir.Value], int]) -> bool:
     """Return whether a node normalizes the elements of tokens, along the last axis of its input.
 
-    Functions of whole rows, such as class probabilities, stay float32: they have few elements.
+    Class probabilities stay float32: a Softmax of whole rows has few elements.
     """
     if node.domain or node.op_type not in ("Softmax", "LayerNormalization"):
         return False
@@ -143,7 +143,8 @@ def is_row_function(node: ir.Node, opset: int, find_rank: Callable[[ir.Value], i
     if x is None or is_constant(x) or opset < _FIRST_SOFTMAX_OF_AN_AXIS:
         return False
     rank = find_rank(x)
-    return rank > _MATRIX and get_attribute(node, "axis", -1) % rank == rank - 1
+    least = _MATRIX + 1 if node.op_type == "Softmax" else _MATRIX
+    return rank >= least and get_attribute(node, "axis", -1) % rank == rank - 1
 
 
 def is_average(node: ir.Node) -> bool:
