@@ -16,6 +16,9 @@ namespace {
 
 // Tensors of the rows that run together should fit the L2 cache.
 constexpr std::int64_t cached_bytes = 256 * 1024;
+// More weights than this cache holds are read again for each group of rows: with them, groups are
+// larger.
+constexpr std::int64_t most_cached_weights = 768 * 1024, more_cached_bytes = 704 * 1024;
 constexpr std::int64_t most_rows = 128;
 constexpr std::int64_t most_bytes_per_row = std::int64_t{1} << 31;
 
@@ -155,6 +158,18 @@ std::vector<std::size_t> last_uses_of(const Program& program) {
   return uses;
 }
 
+// Returns the size of the weights, as they are encoded.
+std::int64_t weight_bytes_of(const Program& program) {
+  std::size_t size = 0;
+  for (const Instruction& instruction : program.instructions)
+    std::visit(
+        [&](const auto& at) {
+          if constexpr (requires { at.weights; }) size += at.weights.size();
+        },
+        instruction);
+  return static_cast<std::int64_t>(size);
+}
+
 }  // namespace
 
 ProductTask task_of(const Program& program, const Product& product) {
@@ -183,7 +198,10 @@ Plan::Plan(const Program& program, Level level) : spreads(find_spreads(program, 
   if (bytes > most_bytes_per_row)
     refuse("one row needs " + text(bytes) + " bytes of memory, more than " +
            text(most_bytes_per_row));
-  rows = std::clamp<std::int64_t>(cached_bytes / std::max<std::int64_t>(bytes, 1), 1, most_rows);
+  const bool reads_again = weight_bytes_of(program) > most_cached_weights;
+  rows = std::clamp<std::int64_t>(
+      (reads_again ? more_cached_bytes : cached_bytes) / std::max<std::int64_t>(bytes, 1), 1,
+      most_rows);
   // Rows of a single pixel fill whole blocks of a product.
   const std::int64_t block = kernels_of<ProductKernels>(level).block_pixels;
   if (rows > block) rows = rows / block * block;
