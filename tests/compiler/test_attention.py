@@ -378,6 +378,29 @@ def test_layernorm_of_negative_zeros_has_the_sign_of_the_reference():
     assert y.tobytes() == expected.tobytes()
 
 
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("number", [1e19, 2e38, 3.4e38, -3.4e38, np.inf, np.nan])
+def test_layernorm_of_numbers_whose_squares_overflow(number):
+    channels = 40
+    port = p.Port(np.int32([channels]), 1, 1, channels, 0)
+    norm = p.LayerNorm(
+        0, 0, np.full(channels, 2, np.float32), np.ones(channels, np.float32), np.float32([1e-5])
+    )
+    program = p.Program((port,), (port,), (), (norm,), ())
+    x = np.random.default_rng(0).normal(size=(4, channels)).astype(np.float32)
+    x[1] *= np.float32(number) / np.abs(x[1]).max()
+    x[2, 3] = x[3] = number
+    (y,) = Network(program).run([x])
+    (expected,) = run(program, [x])
+    np.testing.assert_array_equal(y, expected)
+    if np.isfinite(number):
+        numbers = x[:3].astype(np.float64)
+        deviations = numbers - numbers.mean(axis=1, keepdims=True)
+        exact = deviations / np.sqrt(np.mean(deviations**2, axis=1, keepdims=True)) * 2 + 1
+        np.testing.assert_allclose(y[:3], exact, rtol=1e-4, atol=1e-4)
+        assert np.isfinite(y).all()
+
+
 def test_transpose_after_a_postponed_move_keeps_the_elements():
     """Change the axes of a depth-to-space that waits for codes."""
     rng = np.random.default_rng(0)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Means of pixels and the sigmoid in float32, with bits that programs define."""
+"""Means of pixels, the sigmoid and GELU in float32, with bits that programs define."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -13,11 +14,12 @@ from anybit.compiler.program import program as p
 from anybit.compiler.program.encoding import encode
 from anybit.compiler.program.network import Network
 from anybit.compiler.program.open_bits import is_open
-from anybit.compiler.program.reference import compute_sigmoid, run
+from anybit.compiler.program.reference import compute_gelu, compute_sigmoid, run
 from anybit.errors import ModelError
 
 NO_OPERAND = np.zeros(1, np.float32)
 SIGMOID = p.Step(p.Operation.SIGMOID, NO_OPERAND)
+GELU = p.Step(p.Operation.GELU, NO_OPERAND)
 
 
 def mean_of(height: int, width: int, channels: int, first: int = 0) -> p.Program:
@@ -64,6 +66,35 @@ def test_sigmoid_equals_reference_on_all_isa_levels(level, channels):
         np.testing.assert_array_equal(y, expected, strict=True)
 
 
+def test_gelu_has_an_error_of_a_few_roundings():
+    x = np.concatenate([np.geomspace(1e-30, 1e30, 40000), np.linspace(0, 6, 40000)])
+    x = np.concatenate([x, -x]).astype(np.float32)
+    erfc = np.array([math.erfc(-y / math.sqrt(2)) for y in x.astype(np.float64)])
+    exact = x.astype(np.float64) * erfc / 2
+    assert np.all(np.abs(compute_gelu(x) - exact) <= 3e-7 * np.abs(x))
+
+
+def test_gelu_of_special_numbers():
+    y = compute_gelu(np.float32([5.4, 3e38, np.inf, -5.4, -3e38, 0, -0.0, 1e-45, -np.inf, np.nan]))
+    assert y[:3].tolist() == [np.float32(5.4), np.float32(3e38), np.inf]
+    assert y[3:8].tolist() == [0, 0, 0, 0, 0]
+    assert np.signbit(y[3:8]).tolist() == [True, True, False, True, False]
+    assert np.isnan(y[8:]).all()  # as of the nodes: -inf * 0
+
+
+@pytest.mark.parametrize("channels", [1, 15, 16, 17, 70, 1500])
+def test_gelu_equals_reference_on_all_isa_levels(level, channels):
+    x = np.random.default_rng(channels).normal(0, 3, (3, channels)).astype(np.float32)
+    x[0, 0], x[1, 0], x[2, 0] = np.inf, -np.inf, np.nan
+    x[0, 1:2], x[1, 1:2], x[2, 1:2] = -0.0, -1e38, 1e-40
+    twice = (p.Step(p.Operation.KEEP, NO_OPERAND), GELU, p.Step(9, NO_OPERAND))
+    for program in (sigmoid_of(channels, GELU), sigmoid_of(channels, *twice)):
+        (y,), (expected,) = Network(program).run([x]), run(program, [x])
+        nan = np.isnan(expected)
+        np.testing.assert_array_equal(np.isnan(y), nan)
+        assert y[~nan].tobytes() == expected[~nan].tobytes()
+
+
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 3), (2, 3), (8, 8), (5, 13), (13, 10)])
 def test_mean_equals_reference_on_all_isa_levels(level, sizes, first):
@@ -102,13 +133,18 @@ def test_verify_refuses_means_of_other_sizes(sizes, message):
 
 
 @pytest.mark.parametrize(
-    ("program", "name"), [(mean_of(1, 2, 3), "SpatialMean"), (sigmoid_of(3), "sigmoid")]
+    ("program", "name", "version"),
+    [
+        (mean_of(1, 2, 3), "SpatialMean", 5),
+        (sigmoid_of(3), "sigmoid", 5),
+        (sigmoid_of(3, GELU), "GELU", 7),
+    ],
 )
-def test_earlier_versions_have_neither(program, name):
+def test_earlier_versions_have_no_such_function(program, name, version):
     encoded = encode(program)
-    assert encoded.words[0] == 5
-    encoded.words[0] = 4
-    with pytest.raises(ValueError, match=f"version 4 has no {name}"):
+    assert encoded.words[0] == version
+    encoded.words[0] = version - 1
+    with pytest.raises(ValueError, match=f"version {version - 1} has no {name}"):
         Network(encoded)
 
 

@@ -82,7 +82,7 @@ class Chain:
 
 
 def make_chain(height, width, channels, *, channels_first=0):
-    """Return a product, the scales of its rows, a bias, a residual, SiLU and a constant."""
+    """Return a product, the scales of its rows, a bias, a residual, SiLU, a constant and GELU."""
     inputs = make_port(height, width, channels), make_port(height, width, 1)
     chain = Chain(height, width, channels, inputs, channels_first=channels_first)
     product, scaled, added = (chain.add_floats() for _ in range(3))
@@ -90,10 +90,11 @@ def make_chain(height, width, channels, *, channels_first=0):
     source = chain.source_of
     steps = p.Step(MULTIPLY, chain.constants()), p.Step(ADD, chain.constants(1))
     silu = p.Step(KEEP, floats(0)), p.Step(SIGMOID, floats(0)), p.Step(MULTIPLY_KEPT, floats(0))
+    gelu = p.Step(p.Operation.GELU, floats(0))
     chain.instructions += [
         p.Elementwise(source(product), source(0), scaled, MULTIPLY, steps),
         p.Elementwise(source(scaled), 1, added, SUBTRACT_FROM, silu),
-        p.Elementwise(source(added), 2, chain.output(), MULTIPLY, steps[:1]),
+        p.Elementwise(source(added), 2, chain.output(), MULTIPLY, (steps[0], gelu)),
     ]
     return chain.program()
 

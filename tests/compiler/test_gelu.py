@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GELUs after compiled layers: the order of operations that ONNX Runtime fuses, the same bits."""
+"""GELUs after compiled layers: steps of regions, or nodes in the order that ONNX Runtime fuses."""
 
 from collections import Counter
 
@@ -11,6 +11,8 @@ import pytest
 
 import anybit
 import anybit.onnxruntime
+from anybit.compiler.program import program as p
+from anybit.compiler.program.open_bits import list_steps
 from anybit.compiler.rewrite.gelu import reorder_gelus
 
 HEAD = '<ir_version: 9, opset_import: ["": 20]> g (float[n,t,8] x) => (float[n,t,8] y) '
@@ -19,12 +21,68 @@ GELU = "d = Div(s, root) e = Erf(d) a = Add(e, one) "
 ORDERS = ["h = Mul(half, a) y = Mul(s, h)", "h = Mul(a, half) y = Mul(h, s)"]
 
 
-def make(last):
-    text = CONSTANTS + "{s = MatMul(x, w) " + GELU + last + "}"
+def make(last, first="p = MatMul(x, w) s = Cos(p) "):
+    text = CONSTANTS + "{" + first + GELU + last + "}"
     model = onnx.parser.parse_model(HEAD + text)
     weights = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
     return model
+
+
+INSIDE = [
+    *(GELU + last for last in ORDERS),
+    GELU + "h = Mul(s, a) y = Mul(h, half)",
+    GELU + "h = Mul(half, s) y = Mul(h, a)",
+    "d = Mul(s, inverse) e = Erf(d) a = Add(one, e) h = Mul(a, half) y = Mul(h, s)",
+    "y = Gelu(s)",
+    GELU + "h = Mul(half, a) g = Mul(s, h) y = Add(g, s)",
+]
+OUTSIDE = [
+    'y = Gelu<approximate = "tanh">(s)',
+    GELU.replace("root", "half") + ORDERS[0],
+    GELU + "h = Mul(half, a) g = Mul(s, h) y = Sub(g, a)",
+]
+
+
+def compile_dynamic(nodes):
+    """Return a quantized layer and nodes after it, and the same compiled."""
+    text = CONSTANTS.replace(">", ", float inverse = {0.70710677}>") + "{s = MatMul(x, w) " + nodes
+    model = onnx.parser.parse_model(HEAD + text + "}")
+    weights = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    quantized = ir.to_proto(anybit.quantize(model, activations="int8 dynamic").model)
+    return quantized, anybit.compile(quantized)
+
+
+@pytest.mark.parametrize("nodes", INSIDE)
+def test_gelus_after_dynamic_activations_are_steps(nodes):
+    quantized, compiled = compile_dynamic(nodes)
+    (program,) = compiled.report.programs
+    operations = [step.operation for at in program.instructions for step in list_steps(at)]
+    assert operations.count(p.Operation.GELU) == 1
+    assert not {"Erf", "Gelu", "Mul"} & {*count_operators(compiled.model)}
+    (layer,) = [x for x in compiled.report.layers if x.layer.operator in ("Erf", "Gelu")]
+    assert layer.guarantee == "bounded"
+    assert layer.reason == f"ONNX leaves the last bits of its {layer.layer.operator} open"
+    x = np.random.default_rng(1).normal(0, 2, (3, 5, 8)).astype(np.float32)
+    x[0, 0], x[1, 1], x[2, 3] = np.nan, np.inf, 0
+    expected, actual = (y.run({"x": x})["y"] for y in (anybit.load(quantized), compiled))
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("nodes", OUTSIDE)
+def test_other_functions_stay_nodes(nodes):
+    quantized, compiled = compile_dynamic(nodes)
+    assert {"Erf", "Gelu"} & {*count_operators(compiled.model)}
+    x = np.random.default_rng(1).normal(size=(3, 5, 8)).astype(np.float32)
+    expected, actual = (y.run({"x": x})["y"] for y in (anybit.load(quantized), compiled))
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-5)
+
+
+def test_certified_guarantee_leaves_gelus_in_the_graph():
+    quantized, _ = compile_dynamic(INSIDE[0])
+    compiled = anybit.compile(quantized, guarantee="certified")
+    assert not compiled.report.programs
 
 
 def list_factors(model):

@@ -88,7 +88,7 @@ def verify(
         if not faults and any(tensor.name in codes for tensor in difference.different):
             sentence += (
                 " A code may differ by a step after functions whose last bits ONNX leaves open: "
-                "Sigmoid, Softmax, LayerNormalization and means of floats."
+                "Sigmoid, GELU, Softmax, LayerNormalization and means of floats."
             )
         risky = [tensor for tensor in faults if tensor.name in codes & rounded]
         if risky:

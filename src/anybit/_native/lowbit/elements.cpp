@@ -319,6 +319,10 @@ void apply(Operation operation, const float* x, const float* c, std::int64_t n, 
       return for_each_block(n, [&](std::int64_t i, int count) __attribute__((always_inline)) {
         write_some(to + i, sigmoid_of(read_some(x + i, count, 0.0f)), count);
       });
+    case Operation::gelu:
+      return for_each_block(n, [&](std::int64_t i, int count) __attribute__((always_inline)) {
+        write_some(to + i, gelu_of(read_some(x + i, count, 0.0f)), count);
+      });
     default:
       return;
   }

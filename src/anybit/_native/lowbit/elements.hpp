@@ -138,8 +138,8 @@ struct ElementLoops {
   void (*multiply)(const PairArithmetic& product, const std::uint8_t* first,
                    const std::uint8_t* second, std::int64_t n, std::uint8_t* to);
 
-  // to[i] = x[i] (operation) c[i], or all with c[0], which a sigmoid does not read; `to` is another
-  // array, or x itself.
+  // to[i] = x[i] (operation) c[i], or all with c[0], which sigmoid and GELU do not read; `to` is
+  // another array, or x itself.
   void (*arithmetic)(Operation operation, const float* x, const float* c, bool single,
                      std::int64_t n, float* to);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exponential function and the sigmoid of float32 numbers. Operations and their order are those
-// of `anybit/compiler/program/reference.py`.
+// The exponential function, the sigmoid and the GELU of float32 numbers. Operations and their order
+// are those of `anybit/compiler/program/reference.py`.
 #pragma once
 
 #include <bit>
@@ -56,6 +56,19 @@ namespace {
 [[gnu::always_inline]] inline Reals sigmoid_of(const Reals& x) {
   const Reals one = broadcast(1.0f), power = exp_within(bounded_below(x));
   return selected(x < broadcast(0.0f), power, one) / (one + power);
+}
+
+// x * (0.5 + erf(x / sqrt 2) / 2), where a rational function is near the latter: up to 0.5, which
+// it has beyond 5.4.
+[[gnu::always_inline]] inline Reals gelu_of(const Reals& x) {
+  const Reals z = clamped(x, broadcast(-5.4f), broadcast(5.4f)), square = z * z;
+  Reals above = broadcast(7.03916658e-06f), below = broadcast(5.8224623e-07f);
+  for (const float factor : {0.000390409201f, 0.00601988379f, 0.056449499f, 0.398941666f})
+    above = above * square + broadcast(factor);
+  for (const float factor : {0.000140141114f, 0.0031472065f, 0.0414668061f, 0.308154553f, 1.0f})
+    below = below * square + broadcast(factor);
+  const Reals half = broadcast(0.5f);
+  return x * (half + clamped(z * above / below, broadcast(-0.5f), half));
 }
 
 }  // namespace

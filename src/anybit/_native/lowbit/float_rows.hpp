@@ -76,21 +76,30 @@ void softmax(const float* x, std::int64_t pixels, std::int64_t channels, float* 
   }
 }
 
-void normalize(const Normalization& constants, const float* x, std::int64_t pixels,
-               std::int64_t channels, float* to) {
-  const Normalization at = constants;
-  const auto size = static_cast<float>(channels);
-  for (std::int64_t pixel = 0; pixel < pixels; ++pixel, x += channels, to += channels) {
+// Channels of a pixel, multiplied by 2^-100 if their squares would overflow.
+template <bool shrinks>
+struct PixelChannels {
+  const float* x;
+  std::int64_t channels;
+  float mean = 0;
+
+  [[gnu::always_inline]] Reals read_first(std::int64_t c, int count, float otherwise) const {
+    const Reals y = read_some(x + c, count, otherwise);
+    return shrinks ? y * broadcast(0x1p-100f) : y;
+  }
+  [[gnu::always_inline]] void find_mean() {
     Reals sums = broadcast(0.0f);
     for_each_block(channels, [&](std::int64_t c, int count) __attribute__((always_inline)) {
-      sums = sums + read_some(x + c, count, 0.0f);
+      sums = sums + read_first(c, count, 0.0f);
     });
-    const float mean = add_lanes(sums) / size + 0.0f;  // 0 has the sign +
+    mean = add_lanes(sums) / static_cast<float>(channels) + 0.0f;  // 0 has the sign +
+  }
+  [[gnu::always_inline]] float find_variance() const {
     Reals squares = broadcast(0.0f);
     for_each_block(channels, [&](std::int64_t c, int count) __attribute__((always_inline)) {
-      const Reals deviation = read_some(x + c, count, mean) - broadcast(mean);
+      const Reals deviation = read_first(c, count, 0.0f) - broadcast(mean);
       Reals square = deviation * deviation;
-      // The mean may be infinite: lanes after the last channel are 0.
+      // Lanes after the last channel are 0.
       if (count < lane_count) {
         float lanes[lane_count];
         write(lanes, square);
@@ -98,14 +107,35 @@ void normalize(const Normalization& constants, const float* x, std::int64_t pixe
       }
       squares = squares + square;
     });
-    const Reals scale = broadcast(1.0f / std::sqrt(add_lanes(squares) / size + at.epsilon));
+    return add_lanes(squares) / static_cast<float>(channels);
+  }
+  [[gnu::always_inline]] void normalize(const Normalization& at, float variance, float epsilon,
+                                        float* to) const {
+    const Reals scale = broadcast(1.0f / std::sqrt(variance + epsilon));
     for_each_block(channels, [&](std::int64_t c, int count) __attribute__((always_inline)) {
-      const Reals deviation = read_some(x + c, count, 0.0f) - broadcast(mean);
+      const Reals deviation = read_first(c, count, 0.0f) - broadcast(mean);
       write_some(to + c,
                  deviation * scale * read_some(at.gains + c, count, 0.0f) +
                      read_some(at.offsets + c, count, 0.0f),
                  count);
     });
+  }
+};
+
+void normalize(const Normalization& constants, const float* x, std::int64_t pixels,
+               std::int64_t channels, float* to) {
+  const Normalization at = constants;
+  for (std::int64_t pixel = 0; pixel < pixels; ++pixel, x += channels, to += channels) {
+    PixelChannels<false> plain{x, channels};
+    plain.find_mean();
+    const float variance = plain.find_variance();
+    if (variance <= std::numeric_limits<float>::max()) {
+      plain.normalize(at, variance, at.epsilon, to);
+      continue;
+    }
+    PixelChannels<true> shrunk{x, channels};
+    shrunk.find_mean();
+    shrunk.normalize(at, shrunk.find_variance(), std::numeric_limits<float>::min(), to);
   }
 }
 

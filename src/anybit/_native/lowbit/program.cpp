@@ -102,9 +102,14 @@ class Reader {
       if (version_ < Record::since)
         refuse("version " + std::to_string(version_) + " has no " + std::string(Record::name));
     record.visit([this](std::string_view, auto& field) { this->read(field); });
-    if constexpr (std::is_same_v<Record, Step>)
-      if (version_ < sigmoid_since && record.kind() == Operation::sigmoid)
-        refuse("version " + std::to_string(version_) + " has no sigmoid");
+    if constexpr (std::is_same_v<Record, Step>) check_version(record.kind());
+  }
+
+  void check_version(Operation operation) const {
+    const bool is_gelu = operation == Operation::gelu;
+    if ((is_gelu && version_ < gelu_since) ||
+        (operation == Operation::sigmoid && version_ < sigmoid_since))
+      refuse("version " + std::to_string(version_) + " has no " + (is_gelu ? "GELU" : "sigmoid"));
   }
 
   const Encoded& encoded_;

@@ -12,7 +12,7 @@
 namespace anybit::lowbit {
 
 // Versions of programs that this library runs. Records with a `since` are not in earlier ones.
-inline constexpr std::int64_t program_version = 6, first_version = 2;
+inline constexpr std::int64_t program_version = 7, first_version = 2;
 
 inline constexpr std::int64_t most_levels = 256;
 inline constexpr std::int64_t most_pieces = 512;
@@ -101,12 +101,13 @@ enum class Operation : std::uint8_t {
   add_kept,
   multiply_kept,
   sigmoid,
+  gelu,
 };
-// The version of programs from which there is a sigmoid.
-inline constexpr std::int64_t sigmoid_since = 5;
+// The versions of programs from which there are a sigmoid and a GELU.
+inline constexpr std::int64_t sigmoid_since = 5, gelu_since = 7;
 inline constexpr std::string_view operation_names[] = {
-    "ADD",     "SUBTRACT", "SUBTRACT_FROM", "MULTIPLY",      "DIVIDE", "MAXIMUM",
-    "MINIMUM", "KEEP",     "ADD_KEPT",      "MULTIPLY_KEPT", "SIGMOID"};
+    "ADD",     "SUBTRACT", "SUBTRACT_FROM", "MULTIPLY",      "DIVIDE",  "MAXIMUM",
+    "MINIMUM", "KEEP",     "ADD_KEPT",      "MULTIPLY_KEPT", "SIGMOID", "GELU"};
 
 struct Step {
   static constexpr std::string_view name = "Step";

@@ -47,6 +47,7 @@ bool is_line(const EpilogueStep& step, std::int64_t channel) {
     case Operation::add_kept:
     case Operation::multiply_kept:
     case Operation::sigmoid:
+    case Operation::gelu:
       return false;
     case Operation::divide:
       return std::isfinite(operand) && operand != 0;

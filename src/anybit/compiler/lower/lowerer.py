@@ -34,7 +34,7 @@ from anybit.compiler.partition.layout import Layout, make_reshape_fields
 from anybit.compiler.partition.lowering import Lowered
 from anybit.compiler.program import program as p
 from anybit.compiler.program.encoding import pack_weights
-from anybit.compiler.program.open_bits import has_open_bits
+from anybit.compiler.program.open_bits import OPEN_OPERATORS, has_open_bits
 from anybit.compiler.reason import UNSUPPORTED, Reason, Unsupported
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.names import get_label
@@ -42,7 +42,7 @@ from anybit.quant_types.grids import TensorGrid
 from anybit.quant_types.layer_info import Guarantee, LayerInfo
 
 _MOST_ENTRIES = 2**24
-_OPEN = "ONNX leaves the last bits of its Sigmoid open"
+_OPEN = "ONNX leaves the last bits of its {} open"
 
 
 class Lowerer:
@@ -326,7 +326,8 @@ class Lowerer:
             return None
         layer = self._shared.get(expression.value) or CompiledLayer.of(root.layer)
         if has_open_bits(epilogue.steps):
-            layer = replace(layer, guarantee=Guarantee.BOUNDED, reason=_OPEN)
+            _, reason = _explain_open(expression.nodes)
+            layer = replace(layer, guarantee=Guarantee.BOUNDED, reason=reason)
         assert layer.guarantee is not None, "layers with accumulators have one"
         if layer.guarantee.rank > self._guarantee.rank:
             return self._too_weak(root, layer.guarantee)
@@ -479,9 +480,14 @@ def _plan_elementwise(
     fields = {"operation": operation, "steps": steps}
     layer = None
     if has_open_bits(steps):
-        node = next(node for node in nodes if node.op_type == "Sigmoid")
-        layer = _describe_function(node, _OPEN)
+        layer = _describe_function(*_explain_open(nodes))
     return PlannedInstruction(p.Elementwise, tuple(reads), target, fields, layer)
+
+
+def _explain_open(nodes: Sequence[ir.Node]) -> tuple[ir.Node, str]:
+    """Return the first node whose last bits ONNX leaves open, and the reason."""
+    node = next(node for node in nodes if node.op_type in OPEN_OPERATORS)
+    return node, _OPEN.format(node.op_type)
 
 
 def _describe_function(node: ir.Node, reason: str) -> CompiledLayer:

@@ -5,6 +5,10 @@ from collections.abc import Iterable
 
 from anybit.compiler.program import program as p
 
+OPEN_OPERATORS = frozenset({"Erf", "Gelu", "Sigmoid"})
+"""Operators whose last bits ONNX leaves open, and that steps compute; Erf is a part of GELU."""
+
+_OPEN = (p.Operation.SIGMOID, p.Operation.GELU)
 _HAS_STEPS = p.Elementwise | p.Arithmetic | p.Rounded
 
 
@@ -15,7 +19,7 @@ def is_open(at: p.Instruction) -> bool:
 
 def has_open_bits(steps: Iterable[p.Step]) -> bool:
     """Return whether ONNX leaves the last bits of the results of steps open."""
-    return any(step.operation == p.Operation.SIGMOID for step in steps)
+    return any(step.operation in _OPEN for step in steps)
 
 
 def list_steps(at: p.Instruction) -> list[p.Step]:

@@ -406,6 +406,8 @@ def apply_step(step: p.Step, y: Array, kept: Array) -> tuple[Array, Array]:
         return y, y
     if operation is p.Operation.SIGMOID:
         return compute_sigmoid(y), kept
+    if operation is p.Operation.GELU:
+        return compute_gelu(y), kept
     operand = kept if operation in KEPT else step.operands
     return _OPERATIONS[operation](y, operand), kept
 
@@ -435,13 +437,23 @@ def compute_softmax(x: Array) -> Array:
 
 def normalize(x: Array, at: p.LayerNorm) -> Array:
     """Return the layer normalization of float32 numbers along the last axis."""
-    count = np.float32(x.shape[-1])
     with np.errstate(all="ignore"):
-        mean = add_lanes(x) / count + np.float32(0)  # 0 has the sign +
-        deviation = x - mean
-        variance = add_lanes(deviation * deviation) / count
-        scale = np.float32(1) / np.sqrt(variance + at.epsilon)
-        return np.asarray(deviation * scale * at.gains + at.offsets)
+        deviation, variance = _find_deviations(x)
+        # Squares of large numbers overflow: the same with smaller ones.
+        shrunk, shrunk_variance = _find_deviations(x * np.float32(2**-100))
+        fits = variance <= np.finfo(np.float32).max
+        tiny = np.finfo(np.float32).tiny
+        divisor = np.where(fits, variance + at.epsilon, shrunk_variance + tiny)
+        scale = np.float32(1) / np.sqrt(divisor)
+        return np.asarray(np.where(fits, deviation, shrunk) * scale * at.gains + at.offsets)
+
+
+def _find_deviations(x: Array) -> tuple[Array, Array]:
+    """Return the deviations from the mean along the last axis, and their variance."""
+    count = np.float32(x.shape[-1])
+    mean = add_lanes(x) / count + np.float32(0)  # 0 has the sign +
+    deviation = x - mean
+    return deviation, add_lanes(deviation * deviation) / count
 
 
 _LANES = 16
@@ -454,6 +466,18 @@ _LOWEST_EXPONENT = np.float32(-87)
 _ROUNDER = np.float32(12582912)
 # The Taylor series of exp from x^6 / 6! down to x^2 / 2.
 _EXP = [np.float32(1 / math.factorial(n)) for n in range(6, 1, -1)]
+
+
+_GELU_END, _HALF = np.float32(5.4), np.float32(0.5)
+"""The end of the range of z = y, and half of the largest erf."""
+_GELU = (
+    np.float32([7.03916658e-06, 0.000390409201, 0.00601988379, 0.056449499, 0.398941666]),
+    np.float32(
+        [5.8224623e-07, 0.000140141114, 0.0031472065, 0.0414668061, 0.308154553, 1],
+    ),
+)
+"""Polynomials in z^2, from the highest power down: z times their quotient is near
+erf(z / sqrt 2) / 2."""
 
 
 def add_lanes(x: Array, count: int = _LANES) -> Array:
@@ -496,6 +520,25 @@ def compute_sigmoid(x: Array) -> Array:
             np.where(magnitude < _LOWEST_EXPONENT, _LOWEST_EXPONENT, magnitude)
         )
         return np.asarray(np.where(negative, power, np.float32(1)) / (np.float32(1) + power))
+
+
+def compute_gelu(x: Array) -> Array:
+    """Return x * (1 + erf(x / sqrt 2)) / 2 of float32 numbers, with an error of 3e-7 * |x|.
+
+    It is x above 5.4 and -0 below -5.4; NaN stays.
+    """
+    with np.errstate(all="ignore"):
+        z = np.clip(x, -_GELU_END, _GELU_END)
+        above, below = (_evaluate(factors, z * z) for factors in _GELU)
+        return np.asarray(x * (_HALF + np.clip(z * above / below, -_HALF, _HALF)))
+
+
+def _evaluate(factors: Array, x: Array) -> Array:
+    """Return a polynomial of float32 numbers, from its highest power down."""
+    y = factors[0]
+    for factor in factors[1:]:
+        y = y * x + factor
+    return np.asarray(y)
 
 
 def _compute_exp_within(x: Array) -> Array:

@@ -5,7 +5,7 @@ from typing import Any
 
 from anybit.compiler.program import program as p
 
-VERSION = 6  # the newest; a file has the least version that has all its records
+VERSION = 7  # the newest; a file has the least version that has all its records
 FIRST_VERSION = 2  # of records that are not in SINCE
 
 SINCE: dict[type[Any], int] = {
@@ -17,4 +17,5 @@ SINCE: dict[type[Any], int] = {
 }
 """The least version of a program with these records."""
 
-SINCE_OPERATION: dict[int, int] = {p.Operation.SIGMOID: 5}  # the same of operations in steps
+SINCE_OPERATION: dict[int, int] = {p.Operation.SIGMOID: 5, p.Operation.GELU: 7}
+"""The same with these operations in steps."""

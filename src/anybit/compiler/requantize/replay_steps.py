@@ -10,8 +10,9 @@ import onnx_ir as ir
 from anybit.compiler.partition.element_functions import AddConstant, Mean, NodeChain, Part
 from anybit.compiler.partition.expressions import AccumulatorRoot
 from anybit.compiler.program import program as p
-from anybit.compiler.program.open_bits import has_open_bits
+from anybit.compiler.program.open_bits import OPEN_OPERATORS, has_open_bits
 from anybit.compiler.program.reference import apply_step, apply_steps
+from anybit.compiler.requantize.gelu_chains import split_gelus
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.require import require_input
@@ -33,6 +34,8 @@ def replay_steps(
 ) -> tuple[p.Step, ...] | None:
     """Return the steps of the parts after a sum; None if a part is not made of operations.
 
+    A GELU is none: a layer with exact sums keeps its guarantee.
+
     Args:
         parts: The parts.
         root: The sum.
@@ -41,7 +44,7 @@ def replay_steps(
     steps: list[p.Step] = []
     for part in parts:
         node_steps = make_part_steps(part, root.channels, open_functions=open_functions)
-        if node_steps is None:
+        if node_steps is None or any(step.operation == p.Operation.GELU for step in node_steps):
             return None
         steps += node_steps
     return tuple(map(_narrow_operands, steps))
@@ -89,7 +92,7 @@ def is_defined_by_ieee(part: Part, *, open_functions: bool = False) -> bool:
         case NodeChain():
             return all(
                 node.op_type in _RULES
-                or (open_functions and node.op_type in _OPEN)
+                or (open_functions and node.op_type in OPEN_OPERATORS)
                 or _rounds_every_step(part, node)
                 for node in part.nodes
             )
@@ -139,17 +142,22 @@ def _make_chain_steps(
 
     A value that later nodes read again is kept, but only one at a time.
     """
-    x, kept, steps = part.xs[0], None, list[p.Step]()
-    for at, node in enumerate(part.nodes):
-        later_inputs = {value for later in part.nodes[at + 1 :] for value in later.inputs}
-        twice = list(node.inputs).count(x) > 1 or node.op_type == "HardSwish"
+    kept, steps = None, list[p.Step]()
+    pieces = split_gelus(part.nodes, part.xs[0])
+    for at, (x, nodes) in enumerate(pieces):
+        node, later_nodes = nodes[0], [node for _, more in pieces[at + 1 :] for node in more]
+        later_inputs = {value for later in later_nodes for value in later.inputs}
+        is_gelu = len(nodes) > 1
+        twice = not is_gelu and (list(node.inputs).count(x) > 1 or node.op_type == "HardSwish")
         if x is not kept and (x in later_inputs or twice):
             if kept is not None and kept in (*later_inputs, *node.inputs):
                 return None
             kept = x
             steps.append(p.Step(p.Operation.KEEP, _UNREAD))
         node_steps = None
-        if skip_quantizers and get_declared_inputs(node):
+        if is_gelu:
+            node_steps = [p.Step(p.Operation.GELU, _UNREAD)]
+        elif skip_quantizers and get_declared_inputs(node):
             node_steps = list[p.Step]()
         elif kept is not None and len(node.inputs) == 2 and set(node.inputs) == {x, kept}:
             node_steps = _make_kept_steps(node)
@@ -158,7 +166,6 @@ def _make_chain_steps(
         if node_steps is None:
             return None
         steps += node_steps
-        x = node.outputs[0]
     return steps
 
 
@@ -188,7 +195,7 @@ def _make_node_steps(node: ir.Node, x: ir.Value, channels: int) -> list[p.Step] 
         return [p.Step(p.Operation.MULTIPLY, factor), p.Step(p.Operation.ADD, offset)]
     if node.op_type in _DEFINED:
         return _DEFINED[node.op_type](node)
-    if node.op_type in _OPEN:
+    if node.op_type in _OPEN and get_attribute(node, "approximate", "none") == "none":
         return [p.Step(_OPEN[node.op_type], _UNREAD)]
     rule = _RULES.get(node.op_type)
     others = [value for value in node.inputs if value is not None and value is not x]
@@ -258,7 +265,7 @@ _DEFINED: dict[str, Callable[[ir.Node], list[p.Step]]] = {
 }
 """Functions that ONNX defines by operations; the first two of these multiply and add."""
 
-_OPEN = {"Sigmoid": _O.SIGMOID}
+_OPEN = {"Sigmoid": _O.SIGMOID, "Gelu": _O.GELU}
 """Functions whose last bits ONNX leaves open."""
 
 _RULES: dict[str, Callable[[Sequence[Array | None]], list[p.Step] | None]] = {

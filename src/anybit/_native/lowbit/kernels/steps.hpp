@@ -98,6 +98,8 @@ template <class Values, class Operand>
       return kept([](Reals& y, const Reals& kept) { y = y * kept; });
     case Operation::sigmoid:
       return kept([](Reals& y, const Reals&) { y = sigmoid_of(y); });
+    case Operation::gelu:
+      return kept([](Reals& y, const Reals&) { y = gelu_of(y); });
   }
 }
 
