@@ -624,7 +624,7 @@ class _IntegerMaker(_Maker):
         "_mean",
         "_blocks",
     )
-    operations = tuple(step for step in p.Operation if step != p.Operation.SIGMOID)
+    operations = tuple(step for step in p.Operation if step < p.Operation.SIGMOID)
 
     def __init__(self, choices: Choices, codes: bool) -> None:
         super().__init__(choices)

@@ -493,6 +493,7 @@ float after(Operation operation, float y, float c, float& kept) {
     case Operation::multiply_kept:
       return y * kept;
     case Operation::sigmoid:
+    case Operation::gelu:
       break;  // in no layer of this program
   }
   return 0;
