@@ -148,8 +148,8 @@ ROWS = [
     (with_epilogue(p.Rounded(np.float32([1]), (), 0)), "scales must have 2 elements, got 1"),
     (with_epilogue(p.Rounded(np.float32([1, 1]), (), 2**20 + 1)), "the shift must be from"),
     (
-        with_epilogue(p.Rounded(np.float32([1, 1]), (p.Step(11, np.zeros(1, np.float32)),), 0)),
-        "an operation must be from 0 to 10, got 11",
+        with_epilogue(p.Rounded(np.float32([1, 1]), (p.Step(12, np.zeros(1, np.float32)),), 0)),
+        "an operation must be from 0 to 11, got 12",
     ),
     (
         with_epilogue(p.Table(ints(-90, -90), np.zeros(300, np.uint8))),
