@@ -16,9 +16,10 @@ namespace {
 
 // Tensors of the rows that run together should fit the L2 cache.
 constexpr std::int64_t cached_bytes = 256 * 1024;
-// More weights than this cache holds are read again for each group of rows: with them, groups are
-// larger.
+// More weights than this cache holds are read again for each group of rows: groups of small rows,
+// such as tokens, are larger then.
 constexpr std::int64_t most_cached_weights = 768 * 1024, more_cached_bytes = 704 * 1024;
+constexpr std::int64_t most_small_bytes = more_cached_bytes / 16;
 constexpr std::int64_t most_rows = 128;
 constexpr std::int64_t most_bytes_per_row = std::int64_t{1} << 31;
 
@@ -198,7 +199,8 @@ Plan::Plan(const Program& program, Level level) : spreads(find_spreads(program, 
   if (bytes > most_bytes_per_row)
     refuse("one row needs " + text(bytes) + " bytes of memory, more than " +
            text(most_bytes_per_row));
-  const bool reads_again = weight_bytes_of(program) > most_cached_weights;
+  const bool reads_again =
+      bytes <= most_small_bytes && weight_bytes_of(program) > most_cached_weights;
   rows = std::clamp<std::int64_t>(
       (reads_again ? more_cached_bytes : cached_bytes) / std::max<std::int64_t>(bytes, 1), 1,
       most_rows);

@@ -471,9 +471,9 @@ _EXP = [np.float32(1 / math.factorial(n)) for n in range(6, 1, -1)]
 _GELU_END, _HALF = np.float32(5.4), np.float32(0.5)
 """The end of the range of z = y, and half of the largest erf."""
 _GELU = (
-    np.float32([7.03916658e-06, 0.000390409201, 0.00601988379, 0.056449499, 0.398941666]),
-    np.float32(
-        [5.8224623e-07, 0.000140141114, 0.0031472065, 0.0414668061, 0.308154553, 1],
+    np.array([7.03916658e-06, 0.000390409201, 0.00601988379, 0.056449499, 0.398941666], np.float32),
+    np.array(
+        [5.8224623e-07, 0.000140141114, 0.0031472065, 0.0414668061, 0.308154553, 1], np.float32
     ),
 )
 """Polynomials in z^2, from the highest power down: z times their quotient is near
