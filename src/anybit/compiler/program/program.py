@@ -56,8 +56,7 @@ class Operation(IntEnum):
     """y * what is kept"""
     SIGMOID = 10
     """1 / (1 + exp(-y)), by the operations of `reference.py`. Its operand is not read"""
-    GELU = 11
-    """y * (1 + erf(y / sqrt 2)) / 2, likewise"""
+    GELU = 11  # y * (1 + erf(y / sqrt 2)) / 2, likewise
 
 
 @dataclass(frozen=True, eq=False)
