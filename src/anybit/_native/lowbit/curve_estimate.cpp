@@ -260,7 +260,8 @@ class Estimate {
     if (!(determinant > 0)) return;
     const double shift = (n[2] * r[0] - n[1] * r[1]) / determinant,
                  factor = 1 + (n[0] * r[1] - n[1] * r[0]) / determinant;
-    if (!(factor > 0.5 && factor < 2)) return;
+    // A longer step is a rounding error: places of the longest channel are in [0, 1].
+    if (!(factor > 0.5 && factor < 2 && std::abs(shift) < 1)) return;
     const double place = channel.place(middle) + shift;
     channel.gain /= factor;
     channel.offset = middle - channel.gain * place;

@@ -55,7 +55,7 @@ class Spline {
 
   std::array<double, 4> weights_at(double place, int& first) const {
     const double x = (place - low_) / step_;
-    first = static_cast<int>(std::clamp(x, 0.0, intervals - 1.0));
+    first = x > 0 ? static_cast<int>(std::min(x, intervals - 1.0)) : 0;  // 0 for NaN, too
     const double u = x - first, v = 1 - u;
     return {v * v * v / 6, (3 * u * u * u - 6 * u * u + 4) / 6, (3 * v * v * v - 6 * v * v + 4) / 6,
             u * u * u / 6};
@@ -154,7 +154,7 @@ class CurveShape {
   void move_tail() {
     const double from = std::min(tail_, spline_.high()), step = (from - low()) / samples;
     double tail = from;
-    while (tail > low() + step && off(tail) < most_off) tail -= step;
+    for (int left = samples - 1; left > 0 && off(tail) < most_off; --left) tail -= step;
     tail = std::min(tail + step, from);
     value_ += slope_ * (tail - tail_), tail_ = tail;
   }
