@@ -10,7 +10,8 @@ import anybit
 from anybit.compiler.partition.element_functions import AddConstant, ElementFunction, NodeChain
 from anybit.compiler.partition.expressions import Accumulators, IntegerRange
 from anybit.compiler.program import program as p
-from anybit.compiler.program.encoding import encode
+from anybit.compiler.program.encoding import encode, pack_weights
+from anybit.compiler.program.network import Network
 from anybit.compiler.program.reference import apply_epilogue
 from anybit.compiler.requantize import piecewise
 from anybit.compiler.requantize.epilogue import requantize_piecewise
@@ -181,6 +182,50 @@ def test_pieces_are_fast_with_few_clusters_of_steps(clusters, fast):
     index = 100 + np.abs(np.arange(len(first)) - 20)
     pieces = piecewise.PiecewiseConstant(1, np.zeros(len(first), int), first, index)
     assert pieces.is_fast == fast
+
+
+def make_swish_pieces(channels):
+    """Return the pieces of codes after Swish, for sums with a scale per channel."""
+    sums = np.arange(-(2**15), 2**15)
+    starts, entries = np.full((2, channels, 300), 2**31 - 1)
+    for channel in range(channels):
+        x = sums * 3e-4 * (1 + channel / channels)
+        codes = np.clip(np.rint(x / (1 + np.exp(-x)) / 0.02) + 20, 0, 255)
+        first = np.append(0, np.flatnonzero(np.diff(codes)) + 1)
+        starts[channel, : len(first) - 1] = sums[first[1:]]
+        entries[channel] = codes[-1]
+        entries[channel, : len(first)] = codes[first]
+    return p.Piecewise(starts[:, :-1].astype(np.int32).ravel(), entries.astype(np.uint8).ravel())
+
+
+def test_curves_are_estimated_for_a_limited_number_of_products(level):
+    """Test the last of many products, by the bytes that its tables take."""
+    channels, size = 16, 4
+    bits, weights, values = pack_weights(np.full((channels, 1, 1, 1), 3))
+    inner = p.Tensor(size, size, channels, 0, 1, 256)
+
+    def measure(products):
+        trivial = p.Piecewise(np.zeros(0, np.int32), np.zeros(channels, np.uint8))
+        window = p.Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
+        epilogues = [*[trivial] * (products - 1), make_swish_pieces(channels)]
+        program = p.Program(
+            (p.Port(np.int32([size, size, 1]), size, size, 1, 0),),
+            (p.Port(np.int32([size, size, channels]), size, size, channels, 0),),
+            (p.Tensor(size, size, 1, 0, 1, 256), *[inner] * products),
+            (
+                p.Quantize(0, 0, np.int32([1]), np.arange(255, dtype=np.float32), 0),
+                *(
+                    p.Product(0, i + 1, window, 1, bits, weights, values, epilogue)
+                    for i, epilogue in enumerate(epilogues)
+                ),
+                p.Dequantize(products, 0, np.arange(256, dtype=np.float32)),
+            ),
+        )
+        return Network(program).describe()["stages"][products]["bytes"]
+
+    has_curves = level.startswith("avx512") or level == "amx"
+    assert measure(1) == measure(2)
+    assert (measure(1) != measure(1100)) == has_curves
 
 
 def test_encode_writes_least_version():

@@ -28,6 +28,4 @@ Memory stored(const Storage& storage, const std::vector<std::uint8_t>& indices, 
   return memory;
 }
 
-// Runs a product part by part: three pieces of lines, and chunks of channels.
-
 }  // namespace

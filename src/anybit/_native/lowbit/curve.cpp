@@ -201,7 +201,7 @@ bool make_curve(const CurveEstimate& estimate, Curve& curve) {
       curve.coefficients[i][segment] = static_cast<float>(coefficients[i]);
     }
   }
-  // With more than one of this many results, searches take too much time.
+  // At most one of this many results may need a search.
   constexpr double few_doubtful = 40;
   for (CurvePanel& panel : curve.panels) std::fill_n(panel.limits, panel_channels, 1.0f);
   Proof proof(curve);

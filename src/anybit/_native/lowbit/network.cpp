@@ -31,6 +31,9 @@ constexpr std::int64_t most_nanoseconds = 1'000'000'000;
 // this constant plus this multiple of its size.
 constexpr std::int64_t loaded_bytes = std::int64_t{1} << 28, loaded_times = 32;
 
+// Starts of pieces that curves are estimated for: about a microsecond each.
+constexpr std::int64_t most_curve_starts = 1 << 24;
+
 std::int64_t bytes_of(const Encoded& encoded) {
   return static_cast<std::int64_t>(encoded.words.size_bytes() + encoded.bytes.size_bytes() +
                                    encoded.integers.size_bytes() + encoded.floats.size_bytes());
@@ -43,13 +46,14 @@ class StageMaker {
  public:
   // `stages` are those of the instructions so far.
   StageMaker(const Program& program, const Plan& plan, const Stages& stages, Level level,
-             const std::int64_t& most_bytes)
+             const std::int64_t& most_bytes, std::int64_t& curve_starts)
       : program_(program),
         plan_(plan),
         stages_(stages),
         loops_(kernels_of<ElementLoops>(level)),
         level_(level),
-        most_bytes_(most_bytes) {}
+        most_bytes_(most_bytes),
+        curve_starts_(curve_starts) {}
 
   std::unique_ptr<Stage> operator()(const Quantize& at) const {
     return make_stage(at, floats(float_source(program_, at.source)), tensor(at.target),
@@ -58,6 +62,8 @@ class StageMaker {
   std::unique_ptr<Stage> operator()(const Product& at) const {
     ProductTask task = task_of(program_, at);
     task.most_bytes = most_bytes_;
+    if (const auto* const pieces = std::get_if<Piecewise>(&at.epilogue))
+      task.fits_curve = has_time_for_curve(*pieces);
     if (std::holds_alternative<Arithmetic>(at.epilogue)) return make_float_product(task);
     if (const Gather* const gather = spread_of_current())
       return make_stage(task, phases_of(program_, *gather, task), at_place(gather->source),
@@ -174,6 +180,15 @@ class StageMaker {
             other.channels < sizes.channels};
   }
 
+  // Equal pieces of many products take little memory, but each estimate takes time.
+  bool has_time_for_curve(const Piecewise& pieces) const {
+    constexpr std::int64_t of_estimate = 1 << 14;  // each takes as long as this number of starts
+    const std::int64_t all = of_estimate + static_cast<std::int64_t>(pieces.starts.size());
+    if (all > curve_starts_) return false;
+    curve_starts_ -= all;
+    return true;
+  }
+
   // A product of floats, with the steps of the instructions that it computes.
   std::unique_ptr<Stage> make_float_product(ProductTask& task) const {
     std::int64_t target = task.product->target;
@@ -214,6 +229,7 @@ class StageMaker {
   const ElementLoops& loops_;
   const Level level_;
   const std::int64_t& most_bytes_;  // limit for the next stage
+  std::int64_t& curve_starts_;      // limit of the starts of pieces that curves are estimated for
 };
 
 void free_aligned(std::byte* memory) { ::operator delete[](memory, std::align_val_t{alignment}); }
@@ -301,7 +317,8 @@ Network::Network(const Encoded& encoded) {
   for (const Port& port : program.outputs) outputs_.push_back(sizes_of(port));
   plan_ = std::make_unique<Plan>(program, level);
   std::int64_t bytes_left = loaded_bytes + loaded_times * bytes_of(encoded);
-  const StageMaker make(program, *plan_, stages_, level, bytes_left);
+  std::int64_t curve_starts = most_curve_starts;
+  const StageMaker make(program, *plan_, stages_, level, bytes_left, curve_starts);
   for (const Instruction& instruction : program.instructions) {
     stages_.push_back(std::visit(make, instruction));
     need_room(stages_.back()->bytes(), bytes_left);

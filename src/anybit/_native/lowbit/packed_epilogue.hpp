@@ -32,7 +32,7 @@ struct PackedSteps {
   int count = 0;                  // buckets of a channel
 };
 
-// See CurveBlock.
+// See CurvePanel.
 struct Curve {
   alignas(64) float coefficients[4][curve_segments] = {};
   std::vector<CurvePanel> panels;

@@ -324,7 +324,8 @@ std::unique_ptr<State> make_plain_state(const ProductTask& task, const Storage& 
       at->kernels->epilogues[static_cast<std::size_t>(EpilogueKind::packed_steps)] != nullptr)
     pack_steps(at->epilogue, task.target.channels, task.target.levels, task.most_bytes);
   if (at->to.coding == Coding::bytes && task.target.height * task.target.width >= 16) {
-    if (at->kernels->epilogues[static_cast<std::size_t>(EpilogueKind::curved_pieces)] != nullptr)
+    if (task.fits_curve &&
+        at->kernels->epilogues[static_cast<std::size_t>(EpilogueKind::curved_pieces)] != nullptr)
       fit_curve(at->epilogue, task.target.channels);
     pack_pieces(at->epilogue, task.target.channels, task.most_bytes);
   }
@@ -388,6 +389,10 @@ std::int64_t PackedProduct::bytes() const {
 }
 
 std::int64_t PackedProduct::multiplications() const { return state_->multiplications; }
+
+std::int64_t PackedProduct::line_grain() const {
+  return state_->winograd.used() ? winograd_outputs : 1;
+}
 
 void PackedProduct::run(const std::byte* source, std::byte* target, const Part& part) const {
   run_product(*state_, part, source, target, nullptr, nullptr);

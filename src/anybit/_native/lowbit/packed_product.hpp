@@ -52,6 +52,7 @@ struct ProductTask {
   std::optional<PixelPlaces> places = {};  // in a target of floats; without them, all pixels
   ChannelRuns channel_runs = {};           // in a target of floats
   std::int64_t most_bytes = std::numeric_limits<std::int64_t>::max();  // limit of the packed size
+  bool fits_curve = true;  // whether there is time for the estimate of a curve
 };
 
 // Part of the target to fill. Channel ranges begin and end at multiples of `channel_grain`, or at
@@ -86,6 +87,9 @@ class PackedProduct {
   std::string_view kernel() const;
   std::int64_t bytes() const;
   std::int64_t multiplications() const;
+
+  // Lines that are computed together: parts from a multiple of it to another take the least time.
+  std::int64_t line_grain() const;
 
   struct State;
 

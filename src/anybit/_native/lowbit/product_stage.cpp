@@ -65,6 +65,7 @@ class ProductStage final : public Stage {
     multiplications = product_.multiplications();
     width_ = task.target.width;
     many_weights_ = product_.bytes() > turn_bytes;
+    line_grain = product_.line_grain();
   }
 
   const FloatPlace port_{};

@@ -93,7 +93,10 @@ class SpreadStage final : public Stage {
     by_channels = true;
     elements = task.target.elements();
     channels_of_sum = task.source.channels / task.product->groups;
-    lines_together_ = std::max<std::int64_t>(near_bytes / (line_bytes * step_), 1) * step_;
+    for (const PhaseProduct& phase : phases_)
+      line_grain = std::max(line_grain, phase.product.line_grain() * step_);
+    lines_together_ =
+        std::max<std::int64_t>(near_bytes / (line_bytes * line_grain), 1) * line_grain;
   }
 
   // Number of lines of a phase before a line of the target.

@@ -96,7 +96,8 @@ class Stage {
   virtual std::int64_t bytes() const { return 0; }
 
   std::string_view name;
-  std::int64_t lines = 1;  // of the target; parts may split them
+  std::int64_t lines = 1;       // of the target; parts may split them
+  std::int64_t line_grain = 1;  // lines that are computed together
   std::int64_t channels = 1;
   bool by_channels = false;  // whether parts may split the channels, too
   std::int64_t multiplications = 0;

@@ -14,10 +14,11 @@ class StageSplit {
   StageSplit() = default;
   StageSplit(const Stage& stage, std::int64_t rows, std::int64_t pieces)
       : stage_(&stage), rows_(rows) {
-    const std::int64_t lines = rows * stage.lines;
+    groups_ = (stage.lines + stage.line_grain - 1) / stage.line_grain;
+    const std::int64_t groups = rows * groups_;
     const std::int64_t tiles = (stage.channels + channel_grain - 1) / channel_grain;
-    by_channels_ = stage.by_channels && lines < pieces && tiles > lines;
-    units_ = by_channels_ ? tiles : lines;
+    by_channels_ = stage.by_channels && groups < pieces && tiles > groups;
+    units_ = by_channels_ ? tiles : groups;
     pieces_ = std::min(pieces, units_);
   }
 
@@ -30,8 +31,9 @@ class StageSplit {
       return stage_->run(memory, {0, rows_, 0, lines, first * channel_grain,
                                   std::min(last * channel_grain, channels)});
     // The rest of the first row, whole rows, and the first lines of the last row.
-    const std::int64_t row = first / lines, end = last / lines;
-    const std::int64_t line = first % lines, rest = last % lines;
+    const std::int64_t row = first / groups_, end = last / groups_;
+    const std::int64_t line = first % groups_ * stage_->line_grain,
+                       rest = last % groups_ * stage_->line_grain;
     if (row == end) return stage_->run(memory, {row, row + 1, line, rest, 0, channels});
     const std::int64_t whole = line == 0 ? row : row + 1;
     if (line != 0) stage_->run(memory, {row, row + 1, line, lines, 0, channels});
@@ -42,6 +44,7 @@ class StageSplit {
  private:
   const Stage* stage_ = nullptr;
   std::int64_t rows_ = 0, units_ = 0, pieces_ = 1;
+  std::int64_t groups_ = 1;  // of lines, in a row
   bool by_channels_ = false;
 };
 

@@ -119,10 +119,7 @@ void transform_weights(const std::int8_t* weight, std::int64_t inner, std::byte*
 }  // namespace
 
 std::int64_t Winograd::position(std::int64_t tiles) const {
-  // Not a multiple of 4 KiB: numbers of all positions that are written together should map to
-  // different cache sets.
-  constexpr std::int64_t gap = 32;
-  return tiles * channels + gap;
+  return tiles * channels + winograd_gap;
 }
 
 bool prefers_winograd(const ProductTask& task, const Weights& weights, const WeightForm& form,
@@ -136,8 +133,11 @@ bool prefers_winograd(const ProductTask& task, const Weights& weights, const Wei
   const auto dot = static_cast<std::size_t>(scheme);
   const bool is_short = dot < kernels.short_dots.size() && kernels.short_dots[dot] != nullptr &&
                         terms_in_16_bits(task, form) >= many_terms;
-  // Transformed weights are large: other products of the program need memory, too.
-  return !is_short && weight_bytes(task) <= task.most_bytes / 4 &&
+  // Transformed weights are large: other products of the program need memory, too. Its limit is at
+  // least 32 times the size of a program.
+  constexpr std::int64_t most_growth = 24;
+  const auto encoded = static_cast<std::int64_t>(task.product->weights.size());
+  return !is_short && weight_bytes(task) <= std::min(task.most_bytes / 4, most_growth * encoded) &&
          takes_less_time(task, kernels, cost) && sums_fit(task, weights);
 }
 

@@ -36,6 +36,10 @@ struct Winograd {
   std::int64_t inputs(std::int64_t tiles) const { return winograd_positions * position(tiles); }
 };
 
+// Words after a position of the transformed inputs. Positions are not multiples of 4 KiB apart:
+// numbers of all positions that are written together map to different cache sets.
+inline constexpr std::int64_t winograd_gap = 32;
+
 // Source channels up to which the transformed inputs of a square fit the stack.
 inline constexpr std::int64_t most_winograd_channels = 1024;
 inline constexpr int most_winograd_tiles = 18;

@@ -191,7 +191,7 @@ thread_local Scratch scratch;
 // Without memory, computes square by square on the stack.
 [[gnu::noinline]] void run_on_stack(WinogradRun& run) {
   constexpr std::size_t bytes =
-      (winograd_positions * (most_winograd_channels + 32)) * 2 +
+      (winograd_positions * (most_winograd_channels + winograd_gap)) * 2 +
       (winograd_positions * chunk_channels + winograd_outputs * winograd_outputs * sums_stride) * 4;
   alignas(64) std::byte room[bytes];
   run.run(room, 1);
