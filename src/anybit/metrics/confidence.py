@@ -18,8 +18,8 @@ account for noise that no sample shows. The measured coverage for n samples of t
     exp(2 normal)                                56 %   59 %   67 %   73 %   80 %
     exponential, one of 20 a hundred times that  30 %   36 %   59 %   75 %   90 %
 
-Of two models on the same samples, one has more noise if the logarithm of the quotient of their R
-exceeds its standard error, by the jackknife: a single sample should not decide.
+Two models are compared on the same samples: one has more noise if the logarithm of the quotient of
+their R exceeds its standard error, by the jackknife. A single sample should not decide.
 """
 
 import math
