@@ -175,6 +175,27 @@ def test_stale_shapes_declarations_after_other_operators_stay() -> None:
     assert (actual["places"], actual["chosen"]) == ([2, 1], [None])
 
 
+def test_stale_shapes_names_of_an_earlier_inference_are_dropped() -> None:
+    """Do not give two sizes one name: ONNX Runtime then reuses the memory of one for the other."""
+    model = ir.from_proto(
+        parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "mine": 1]>
+        g (float[n, t, 4] x, float[n, s, 4] m) => (float[k, 4] y, float z)
+        <int64[2] rows = {-1, 4}, float[unk__0, 4] q> {
+          a = Reshape(m, rows)
+          b = Reshape(x, rows)
+          q = mine.Moved(b)
+          z = ReduceSum<keepdims = 0>(a)
+          y = Neg(q)
+        }""")
+    )
+    for _ in range(2):
+        InferShapes()(model)
+        values = {value.name: value for node in model.graph for value in node.outputs}
+        names = [values[name].shape[0].value for name in "abq"]
+        assert names[0] != names[1]
+        assert names[2] is None
+
+
 def test_a_model_that_cannot_be_inferred_keeps_its_shapes() -> None:
     proto = dependent()
     proto.graph.node[-1].op_type = "Not"  # of floats, at which inference ends

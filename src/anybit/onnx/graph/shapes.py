@@ -78,9 +78,14 @@ def has_dynamic_sizes(model: ir.Model) -> bool:
 
 
 def merge_shapes(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
-    """Return the inferred sizes, completed by the declared ones."""
-    if inferred is None or declared is None or len(inferred) != len(declared):
-        return declared if inferred is None else inferred
+    """Return the inferred sizes, completed by the declared ones.
+
+    Declared names of an earlier inference are dropped: this one may have given them to other sizes.
+    """
+    if inferred is None:
+        return None if declared is None else ir.Shape(map(_drop_generated_name, declared))
+    if declared is None or len(inferred) != len(declared):
+        return inferred
     return ir.Shape([_merge_sizes(*pair) for pair in zip(inferred, declared, strict=True)])
 
 
@@ -90,6 +95,10 @@ def _merge_sizes(
     if isinstance(inferred, int) or (isinstance(declared, int) and _is_dynamic(inferred)):
         return inferred
     return declared if isinstance(declared, int) or _is_dynamic(declared) else inferred
+
+
+def _drop_generated_name(size: int | ir.SymbolicDim) -> int | ir.SymbolicDim | None:
+    return size if isinstance(size, int) or _is_dynamic(size) else None
 
 
 def _is_dynamic(size: int | ir.SymbolicDim) -> bool:
