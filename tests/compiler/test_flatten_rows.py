@@ -71,6 +71,33 @@ def test_programs_take_several_axes(shape):
         assert y.shape == (*empty[:2], 5)
 
 
+@pytest.mark.parametrize("axis", [2, -1])
+def test_blocks_with_normalizations_are_one_region(axis):
+    """Compute layer normalizations, GELU and the second residual in the region of the products."""
+    text = f"""(float[n,t,8] x) => (float[n,t,5] y) <float[8] gain = {{1,2,1,2,1,2,1,2}},
+        float root = {{1.4142135}}, float one = {{1.0}}, float half = {{0.5}}> {{
+        h = LayerNormalization<axis: int = {axis}>(x, gain) a = MatMul(h, u)
+        d = Div(a, root) e = Erf(d) f = Add(e, one) k = Mul(half, f) m = Mul(a, k)
+        b = MatMul(m, v) c = Add(b, h) l = LayerNormalization<axis: int = {axis}>(c, gain)
+        y = MatMul(l, w) }}"""
+    model = onnx.parser.parse_model(HEAD + text)
+    rng = np.random.default_rng(0)
+    weights = {"u": rng.normal(size=(8, 9)), "v": rng.normal(size=(9, 8))}
+    for name, array in weights.items():
+        model.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
+    model.graph.initializer.append(WEIGHTS)
+    quantized = anybit.quantize(model, weights="int8", activations="int8 dynamic").model
+    x = make_rows(2, 3, 8)
+    x[0, 1], x[1, 2] = 0, 1e38
+    compiled = anybit.compile(quantized)
+    assert list_operators(compiled) == ["IntegerNetwork"]
+    expected, actual = (y.run({"x": x})["y"] for y in (anybit.load(quantized), compiled))
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=0.05 * np.abs(expected).max())
+    exact = anybit.compile(quantized, guarantee="exact")
+    assert not exact.report.programs
+    np.testing.assert_array_equal(exact.run({"x": x})["y"], expected)
+
+
 def test_programs_of_several_inputs_take_several_axes():
     text = """(float[n,t,8] x, float[n,t,5] r) => (float[n,t,5] y, float[n,t,5] z) {
         a = MatMul(x, w) y = Add(a, r) z = Neg(y) }"""

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from anybit.compiler.dynamic_quantizers import find_dynamic_quantizer
 from anybit.compiler.operators import find_constant_axes, is_matrix_product
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import SOURCE_NAME_KEY
@@ -179,6 +180,8 @@ class _Flattening:
             weight = node.inputs[1]
             is_matrix = weight is not None and weight.shape is not None and len(weight.shape) == 2
             return is_matrix and self._is_constant(weight)  # type: ignore[arg-type]
+        if is_onnx_op(node, "LayerNormalization"):
+            return get_attribute(node, "axis", -1) % rank == rank - 1
         axes = find_constant_axes(node, rank, self._opset)
         return axes is not None and axes <= {rank - 1}
 
@@ -295,6 +298,8 @@ def _set_axis(node: ir.Node) -> None:
         node.attributes["axis"] = ir.AttrInt64("axis", -1)
     if _is_reduction(node) and "axes" in node.attributes:
         node.attributes["axes"] = ir.AttrInt64s("axes", [-1])
+    if is_onnx_op(node, "LayerNormalization"):
+        node.attributes["axis"] = ir.AttrInt64("axis", -1)
 
 
 class _Inserter:

@@ -12,7 +12,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from anybit.compiler.analyze.disjoint_sets import DisjointSets
 from anybit.compiler.prepare.flatten_rows import MERGED, RESTORED, ROWS
 from anybit.onnx.graph.constants import is_constant
-from anybit.onnx.graph.op_traits import OpTrait, has_trait
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_onnx_op
 from anybit.onnx.operators.integer_network import PROGRAM, is_integer_network
 
 
@@ -47,7 +47,8 @@ class _Rows:
             return False
         if is_integer_network(node):
             return all(value in self._axes for value in node.inputs[len(PROGRAM) :])
-        return has_trait(node, OpTrait.ELEMENTWISE | OpTrait.RECTIFIER, self._opset) and all(
+        is_alike = has_trait(node, OpTrait.ELEMENTWISE | OpTrait.RECTIFIER, self._opset)
+        return (is_alike or is_onnx_op(node, "LayerNormalization")) and all(
             value is None or value in self._axes or _has_one_row(value) for value in node.inputs
         )
 
