@@ -4,11 +4,12 @@
     python tests/programs/fuzz_bombs.py                all bombs and all chains
     python tests/programs/fuzz_bombs.py doubled        one of them
 
-Each file runs in a process of its own. The bounds are wide enough for a busy machine; superlinear
-growth exceeds them by far.
+Each file runs in a process of its own. Growth is measured in calls of functions, which are the same
+on a busy machine; the limits of time are wide enough for one.
 """
 
 import contextlib
+import cProfile
 import gc
 import io
 import resource
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import support_path  # noqa: F401
 from bombs import BOMBS, CHAINS, multiplied
@@ -37,10 +39,9 @@ COMPARED = ("constants", "scaled", "moved_codes", "foreign_codes", "weights")
 LENGTHS = (24, 200, 1120)
 """Nodes of the chains: the first is a warm-up, the other two are compared. The longest is longer
 than Python's limit of recursion."""
-GROWTH = 18
-"""Largest ratio of the processor times of the two longest chains. Linear time has a ratio of 5.6,
-quadratic time of 31; a busy machine may double either. Shorter chains of sums are one expression,
-which takes less time than their longer ones take per node."""
+GROWTH = 12
+"""Largest ratio of the calls for the two longest chains. Linear work has a ratio of 5.6, quadratic
+work of 31. Shorter chains of sums are one expression, which takes fewer calls per node."""
 NODES = 10_000
 BUDGET = {"load": 3.0, "compile": 40.0}
 """Seconds of processor time per action for chains of NODES nodes; `REST` for other actions.
@@ -48,8 +49,15 @@ Compiling evaluates the functions between accumulators node by node."""
 REST = 10.0
 SLOWER = 4
 """Factor on BUDGET for slow or busy machines."""
-LEAST = 0.02
-"""Processor times below this, in seconds, are too short to compare."""
+LEAST = 20_000
+"""Numbers of calls below this are too small to compare."""
+
+
+class Work(NamedTuple):
+    """The processor time of an action, in seconds, and its calls of functions, also of built-in ones."""
+
+    seconds: float
+    calls: int
 
 
 def attack(kind: str) -> None:
@@ -97,8 +105,8 @@ def spent(
     *,
     compared: bool = False,
     product: bytes = b"",
-) -> dict[str, float]:
-    """Return the processor time of each action on a file. An AnybitError is a valid result.
+) -> dict[str, Work]:
+    """Return the work of each action on a file. An AnybitError is a valid result.
 
     Args:
         file: The model.
@@ -126,19 +134,21 @@ def spent(
         actions["diff"] = lambda file: anybit.diff(file, file)
     if product:
         actions["check the product"] = lambda file: anybit.check(product)
-    seconds = {}
+    work = {}
     for name, action in actions.items():
         gc.collect()  # models have reference cycles; do not charge the next action for them
         made, began = None, time.process_time()
-        try:
-            made = getattr(action(file), "model", None)
-        except AnybitError as error:
-            print(f"  refused: {error}")
-        seconds[name] = time.process_time() - began
+        with cProfile.Profile() as profile:
+            try:
+                made = getattr(action(file), "model", None)
+            except AnybitError as error:
+                print(f"  refused: {error}")
+        calls = sum(entry.callcount for entry in profile.getstats())
+        work[name] = Work(time.process_time() - began, calls)
         written = 0 if made is None else sum(tensor.nbytes for tensor in iter_tensors(made))
         if written > WRITTEN + 5 * len(file):
             raise AssertionError(f"holds {written} bytes of constants")
-    return seconds
+    return work
 
 
 def printed(file: bytes) -> None:
@@ -151,17 +161,17 @@ def printed(file: bytes) -> None:
         inspect(path)
 
 
-def grown(short: Mapping[str, float], long: Mapping[str, float]) -> str:
-    """Return the actions that grew faster than GROWTH, as text; "" if none."""
-    steep = [name for name in short if long[name] > GROWTH * max(short[name], LEAST)]
-    return ", ".join(f"{name} {short[name]:.2f} s, then {long[name]:.2f} s" for name in steep)
+def grown(short: Mapping[str, Work], long: Mapping[str, Work]) -> str:
+    """Return the actions whose calls grew faster than GROWTH, as text; "" if none."""
+    steep = [name for name in short if long[name].calls > GROWTH * max(short[name].calls, LEAST)]
+    return ", ".join(f"{name} {short[name].calls} calls, then {long[name].calls}" for name in steep)
 
 
-def overdue(seconds: Mapping[str, float], nodes: int) -> str:
-    """Return the actions that exceed their budget, as text; "" if none."""
-    limits = {name: SLOWER * BUDGET.get(name, REST) * nodes / NODES for name in seconds}
-    late = [name for name in seconds if seconds[name] > limits[name]]
-    return ", ".join(f"{name} {seconds[name]:.2f} s of {limits[name]:.2f} s" for name in late)
+def overdue(work: Mapping[str, Work], nodes: int) -> str:
+    """Return the actions that exceed their budget of time, as text; "" if none."""
+    limits = {name: SLOWER * BUDGET.get(name, REST) * nodes / NODES for name in work}
+    late = {name: work[name].seconds for name in work if work[name].seconds > limits[name]}
+    return ", ".join(f"{name} {late[name]:.2f} s of {limits[name]:.2f} s" for name in late)
 
 
 def fault(kind: str) -> str:

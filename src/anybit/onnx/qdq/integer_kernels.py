@@ -132,7 +132,7 @@ class _Search:
         self._far: set[ir.Node] = set()
         for node in filter(_is_complete, self._nodes):
             try:
-                reached, _ = self._reach.after(node.outputs)
+                reached = self._reach.find_values(node.outputs)
             except TooFarError:
                 self._far.add(node)
                 reached = {}
@@ -251,12 +251,13 @@ class _Search:
         return any(map(is_quantize, readers)) or any(map(self._is_bias, biases))
 
     def _find_readers(self, node: ir.Node) -> list[ir.Node]:
-        """Return the readers of a node, also those after additions that may be merged into it."""
+        """Return quantizers and `_MERGED` nodes after a node, and after those merged into it."""
         readers: dict[ir.Node, None] = {}
         waiting = [node]
         while waiting:
-            _, following = self._reach.after(waiting.pop().outputs)
-            new = [reader for reader in dict.fromkeys(following) if reader not in readers]
+            groups = [self._reach.find_readers(value) for value in waiting.pop().outputs]
+            following = {reader: None for group in groups for reader in group}
+            new = [reader for reader in following if reader not in readers]
             readers.update(dict.fromkeys(new))
             if node.op_type in _CONVOLUTIONS | _PRODUCTS:
                 waiting += filter(self._is_addition, new)
@@ -307,29 +308,70 @@ class Reach:
 
     def __init__(self, nodes: Iterable[ir.Node]) -> None:
         self._results = map_branch_results(nodes)
+        self._readers: dict[ir.Value, dict[ir.Node, None] | None] = {}
+        """The readers that `find_readers` returns; None where there are too many."""
 
-    def after(self, values: Iterable[ir.Value]) -> tuple[dict[ir.Value, None], list[ir.Node]]:
-        """Return the values that may merge with any of `values`, and the nodes that read them.
+    def find_values(self, values: Iterable[ir.Value]) -> dict[ir.Value, None]:
+        """Return the values that may merge with any of `values`.
 
         Raises:
             TooFarError: There are more of them than the search allows.
         """
         reached = dict.fromkeys(values)
-        readers: list[ir.Node] = []
         waiting = list(reached)
         while waiting:
-            value = waiting.pop()
-            following = [self._results[value]] if value in self._results else []
-            for reader, _ in value.uses():
-                readers.append(reader)
-                if _passes(reader):
-                    following += reader.outputs
-            new = [result for result in dict.fromkeys(following) if result not in reached]
+            new = [v for v in self._list_following(waiting.pop()) if v not in reached]
             reached.update(dict.fromkeys(new))
             waiting += new
             if len(reached) > _FARTHEST:
                 raise TooFarError
-        return reached, readers
+        return reached
+
+    def find_readers(self, value: ir.Value) -> dict[ir.Node, None]:
+        """Return the quantizers and `_MERGED` nodes that read a value, or one it may merge with.
+
+        Each value is visited once, however many are asked for.
+
+        Raises:
+            TooFarError: There are more of them than the search allows.
+        """
+        waiting: list[tuple[ir.Value, list[ir.Value] | None]] = [(value, None)]
+        while waiting:
+            current, following = waiting.pop()
+            if following is not None:
+                self._readers[current] = self._join_readers(current, following)
+            elif current not in self._readers:
+                self._readers[current] = {}
+                following = self._list_following(current)
+                waiting.append((current, following))
+                waiting += ((after, None) for after in following if after not in self._readers)
+        readers = self._readers[value]
+        if readers is None:
+            raise TooFarError
+        return readers
+
+    def _join_readers(
+        self, value: ir.Value, following: list[ir.Value]
+    ) -> dict[ir.Node, None] | None:
+        """Return the readers of a value and of the values that follow it."""
+        readers = [reader for reader, _ in value.uses()]
+        own = dict.fromkeys(node for node in readers if is_quantize(node) or _can_join(node))
+        groups = [own, *(self._readers[after] for after in following)]
+        if None in groups:
+            return None
+        filled = [group for group in groups if group]
+        if len(filled) == 1 and filled[0] is not None:
+            return filled[0]  # shared, so that a long chain takes little memory
+        joined = {node: None for group in filled for node in group or ()}
+        return joined if len(joined) <= _FARTHEST else None
+
+    def _list_following(self, value: ir.Value) -> list[ir.Value]:
+        """Return the values that merge with a value if one node, or one If, is dropped."""
+        following = [self._results[value]] if value in self._results else []
+        for reader in dict.fromkeys(reader for reader, _ in value.uses()):
+            if _passes(reader):
+                following += reader.outputs
+        return following
 
 
 def _passes(node: ir.Node) -> bool:
