@@ -33,6 +33,7 @@ from anybit.compiler.prepare.hoist_quantizers import hoist_quantizers
 from anybit.compiler.prepare.infer_channels import infer_channels
 from anybit.compiler.prepare.input_shapes import fix_shapes
 from anybit.compiler.prepare.merge_quantizers import merge_quantizers
+from anybit.compiler.prepare.name_sizes import name_sizes
 from anybit.compiler.prepare.pool_codes import pool_codes
 from anybit.compiler.prepare.repeat_scales import repeat_scales
 from anybit.compiler.prepare.shuffles import replace_shuffles
@@ -173,6 +174,7 @@ def find_regions(
     replace_shuffles(model)
     split_fused(model)
     infer_channels(model)
+    name_sizes(model)
     flatten_rows(model)
     repeat_scales(model)
     merge_quantizers(model)

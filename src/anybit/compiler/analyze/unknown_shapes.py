@@ -6,10 +6,17 @@ from functools import cached_property
 
 import onnx_ir as ir
 
+from anybit.compiler.prepare.flatten_rows import get_merged_sizes
 from anybit.compiler.reason import Reason
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.names import describe
-from anybit.onnx.graph.shapes import get_named_sizes, get_proven_sizes, has_dynamic_sizes
+from anybit.onnx.graph.shapes import (
+    get_inferred_shape,
+    get_named_sizes,
+    get_proven_sizes,
+    get_sizes,
+    has_dynamic_sizes,
+)
 from anybit.onnx.graph.sizes import SizePropagator
 from anybit.text import format_shape as format_sizes
 
@@ -19,11 +26,33 @@ _MOST_ELEMENTS = 2**28  # of a row
 
 
 class RowShapes:
-    """Sizes of the rows of values of one graph, whose shapes have been inferred."""
+    """Numbers and sizes of the rows of values of one graph, whose shapes have been inferred."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._diagnosis = ShapeDiagnosis(model)
+        self._merged: dict[str, tuple[int | str, ...]] = {}
+        """The sizes whose product is the number of rows of a name."""
+        for value in (value for node in model.graph for value in node.outputs):
+            name, sizes = self._get_first_size(value), get_merged_sizes(value)
+            if isinstance(name, str) and sizes is not None:
+                self._merged[name] = sizes
+
+    def rows(self, value: ir.Value) -> object:
+        """Return a key for the number of rows: equal only where the numbers certainly are.
+
+        Two dynamic sizes of a file may differ unless they have one name, and two merged ones unless
+        the names before that are the same.
+        """
+        first = self._get_first_size(value)
+        if first is None:
+            return value
+        return self._merged.get(first, first) if isinstance(first, str) else first
+
+    def _get_first_size(self, value: ir.Value) -> int | str | None:
+        shape = value.shape if value.is_graph_input() else get_inferred_shape(value)
+        first = None if shape is None or not len(shape) else get_sizes(shape)[0]
+        return None if first == "" else first
 
     def sizes(self, value: ir.Value) -> tuple[int, ...] | Reason:
         """Return the sizes after the rows, or why a program cannot hold the value."""

@@ -42,7 +42,6 @@ from anybit.compiler.program import program as p
 from anybit.compiler.reason import Reason, Unsupported, accept
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.names import get_label
-from anybit.onnx.graph.shapes import get_inferred_shape, get_sizes
 from anybit.quant_types.grids import TensorGrid
 
 _MOST_THRESHOLDS, _MOST_ENTRIES = 2**8, 2**12
@@ -94,15 +93,8 @@ class Values:
         return self._analyzed.grids.get(value)
 
     def rows(self, value: ir.Value) -> object:
-        """Return a key for the number of rows: equal only where the numbers certainly are.
-
-        No instruction changes it. Two dynamic sizes of a file may differ unless they have one name.
-        """
-        if value in self._rows:
-            return self._rows[value]
-        shape = value.shape if value.is_graph_input() else get_inferred_shape(value)
-        first = None if shape is None or not len(shape) else get_sizes(shape)[0]
-        return value if first in (None, "") else first
+        """Return a key for the number of rows, as `RowShapes` does: no instruction changes it."""
+        return self._rows[value] if value in self._rows else self._analyzed.shapes.rows(value)
 
     def expression(self, value: ir.Value) -> Expression:
         """Return the expression of a value: an input of a region if it has none.

@@ -26,6 +26,9 @@ ROWS = "anybit.rows"
 """The metadata key of the Reshapes, whose values follow."""
 MERGED, RESTORED = "merged", "restored"
 
+_POSITIONS = "anybit.positions"
+"""The metadata key of the merged sizes of a value."""
+
 _LEAST_RANK = 3
 _FIRST_OPSET = 13
 """The first opset in which quantizers have axes that count from the back."""
@@ -40,12 +43,23 @@ def flatten_rows(model: ir.Model) -> None:
     """
     for node in model.graph:
         node.metadata_props.pop(ROWS, None)  # of a file
+        for value in node.outputs:
+            value.meta.pop(_POSITIONS, None)
     if model.graph.opset_imports.get("", 1) < _FIRST_OPSET:
         return
     pass_ = _Flattening(model)
     pass_.find_nodes()
     if pass_.rewrite():
         InferShapes()(model)
+
+
+def get_merged_sizes(value: ir.Value) -> tuple[int | str, ...] | None:
+    """Return the sizes whose product is the number of rows of a value of merged axes.
+
+    Return None for other values, and where a size has no name.
+    """
+    sizes = value.meta.get(_POSITIONS)
+    return sizes if isinstance(sizes, tuple) else None
 
 
 class _Flattening:
@@ -96,6 +110,8 @@ class _Flattening:
         editor = Editor(self._model)
         merged: dict[ir.Value, ir.Value] = {}
         inner = {node.outputs[0] for node in nodes}
+        for y in inner:
+            self._record_positions(y, self._anchors[y])
         for node in nodes:
             for place, value in enumerate(node.inputs):
                 if value is not None and value not in inner:
@@ -175,6 +191,12 @@ class _Flattening:
         sizes = get_named_sizes(value, self._model)
         return None if sizes is None else sizes[:-1]
 
+    def _record_positions(self, value: ir.Value, anchor: ir.Value) -> None:
+        """Record the sizes that are merged, for a value with the positions of another."""
+        positions = self._get_positions(anchor)
+        if positions is not None and None not in positions:
+            value.meta[_POSITIONS] = positions
+
     def _treats_positions_alike(self, node: ir.Node, rank: int) -> bool:
         if is_matrix_product(node):
             weight = node.inputs[1]
@@ -226,6 +248,7 @@ class _Flattening:
                 dtype=value.dtype or ir.DataType.FLOAT,
                 metadata={ROWS: MERGED},
             )
+            self._record_positions(merged[value], value)
         return merged[value]
 
     def _merge_constant(self, value: ir.Value, reader: ir.Node, editor: Editor) -> ir.Value:

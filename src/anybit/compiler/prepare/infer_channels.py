@@ -8,13 +8,7 @@ attention. Where a matrix of K rows multiplies them, there are K of them, or the
 import onnx_ir as ir
 
 from anybit.compiler.operators import is_matrix_product
-from anybit.onnx.graph.shapes import (
-    get_inferred_shape,
-    get_named_sizes,
-    get_sizes,
-    iter_declarable,
-    record_shape,
-)
+from anybit.onnx.graph.shapes import get_named_sizes, rename_sizes
 
 
 def infer_channels(model: ir.Model) -> None:
@@ -23,20 +17,7 @@ def infer_channels(model: ir.Model) -> None:
     for node in model.graph:
         if is_matrix_product(node):
             sizes.update(_find_channels(node, model))
-    if not sizes:
-        return
-    for value in iter_declarable(model):
-        inferred = get_inferred_shape(value)
-        if inferred is None or value.shape is None:
-            continue
-        numbers = [sizes.get(str(size), size) for size in get_sizes(inferred)]
-        if numbers != list(get_sizes(inferred)):
-            declared = [
-                number if isinstance(number, int) else size
-                for number, size in zip(numbers, value.shape, strict=True)
-            ]
-            record_shape(value, ir.Shape(numbers))
-            value.shape = ir.Shape(declared)
+    rename_sizes(model, sizes)
 
 
 def _find_channels(product: ir.Node, model: ir.Model) -> dict[str, int]:

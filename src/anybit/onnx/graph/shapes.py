@@ -5,7 +5,7 @@ A declared shape of an inner value or an output may be outdated after an edit of
 Runtimes do not check it, so nothing may be computed from it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 import onnx_ir as ir
@@ -102,8 +102,31 @@ def _drop_generated_name(size: int | ir.SymbolicDim) -> int | ir.SymbolicDim | N
 
 
 def _is_dynamic(size: int | ir.SymbolicDim) -> bool:
-    """Return whether the model names a size; inference names unknown ones unk__0 and so on."""
-    return isinstance(size, ir.SymbolicDim) and not str(size.value or "unk__").startswith("unk__")
+    """Return whether the model names a size."""
+    return isinstance(size, ir.SymbolicDim) and bool(size.value) and not is_generated(size.value)
+
+
+def is_generated(name: str | None) -> bool:
+    """Return whether inference named a size: unk__0 and so on."""
+    return str(name).startswith("unk__")
+
+
+def rename_sizes(model: ir.Model, sizes: Mapping[str, int | str]) -> None:
+    """Replace names of inferred sizes by proven numbers or names; numbers of declared ones, too."""
+    if not sizes:
+        return
+    for value in iter_declarable(model):
+        inferred = get_inferred_shape(value)
+        if inferred is None or value.shape is None:
+            continue
+        proven = [sizes.get(str(size), size) for size in get_sizes(inferred)]
+        if proven != list(get_sizes(inferred)):
+            declared = [
+                size if isinstance(size, int) else old
+                for size, old in zip(proven, value.shape, strict=True)
+            ]
+            record_shape(value, ir.Shape(proven))
+            value.shape = ir.Shape(declared)
 
 
 def contradicts(inferred: ir.Shape, declared: ir.Shape) -> bool:
