@@ -451,3 +451,17 @@ def test_factors_may_be_inputs() -> None:
     feeds = {"x": make_inputs((5, 24))[0], "g": np.float32([0.3])}
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     assert_same_bits(compiled.run(feeds)["y"], session.run(None, feeds)[0])
+
+
+def test_recurrent_layers_stay_with_the_reason() -> None:
+    """Name the state, which no region hands from step to step, and not the sizes of the file."""
+    codes = {"w": np.ones((1, 6, 16), np.int8), "r": np.ones((1, 4, 16), np.int8)}
+    grids = {f"{name}s": np.ones(1, np.float32) for name in codes}
+    zeros = {f"{name}z": np.zeros(1, np.int8) for name in codes}
+    inputs = ["x", "w", "r", "", "", "", "", "", "ws", "wz", "rs", "rz"]
+    lstm = helper.make_node("DynamicQuantizeLSTM", inputs, ["y"], "cells", domain="com.microsoft")
+    lstm.attribute.append(helper.make_attribute("hidden_size", 4))
+    model = model_of_floats([lstm], codes | grids | zeros, ["t", "n", 6], ["t", 1, "n", 4], 17)
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    with pytest.raises(ModelError, match=r"'cells' .* quantizes its state at every step"):
+        anybit.compile(model)

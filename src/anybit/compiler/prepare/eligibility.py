@@ -27,12 +27,19 @@ def explain_missing_quantizers(model: ir.Model, where: str) -> str:
     for node in iter_nodes(model.graph):
         if is_integer_network(node) or is_dynamic_matmul(node):
             return f"{where} is compiled already ({describe(node)}); run it as it is"
+        if (node.domain, node.op_type) == ("com.microsoft", "DynamicQuantizeLSTM"):
+            return (
+                f"{where} has no quantizers: {describe(node)} quantizes its state at every step, "
+                "and a region has no steps that read the state of earlier ones; export one step of "
+                "the float model with its states as inputs and outputs, such as "
+                "torch.nn.LSTMCell, and quantize that (anybit quantize)"
+            )
         if is_integer_operator(node):
             command = suggest_conversion(node)
             remedy = "convert it first" if command else "quantize the float model instead"
             return (
-                f"{where} has no quantizers: {describe(node)} computes with codes, and no integer "
-                f"operator can be compiled; {remedy} ({command or 'anybit quantize'})"
+                f"{where} has no quantizers: {describe(node)} computes with codes, and no region "
+                f"computes it; {remedy} ({command or 'anybit quantize'})"
             )
     return (
         f"{where} has no quantizers, so no layer of it can run on integers; quantize it first "
