@@ -3,8 +3,9 @@
 
 Three cases are listed in which float outputs differ, and no others:
 
-* sums of products whose scales are not powers of two, or whose codes have 16 bits, are rounded after
-  each addition by float kernels, and once, or not at all, by a compiled layer: last bits differ;
+* sums of products whose scales are not powers of two, or whose codes have 16 bits, are rounded
+  after each addition by float kernels, and once, or not at all, by a compiled layer: last bits
+  differ;
 * where such a sum lies on the border of two codes of the next layer, the runtimes take one each: a
   few rows differ by the effect of one step on the outputs;
 * ONNX Runtime without its optimizer multiplies weights from a DequantizeLinear with another kernel

@@ -54,7 +54,7 @@ LEAST = 20_000
 
 
 class Work(NamedTuple):
-    """The processor time of an action, in seconds, and its calls of functions, also of built-in ones."""
+    """The processor time of an action, in seconds, and its calls, also of built-in functions."""
 
     seconds: float
     calls: int
