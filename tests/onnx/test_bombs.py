@@ -44,21 +44,18 @@ def test_hostile_files_memory_of_the_parent_does_not_count() -> None:
 def test_hostile_files_quadratic_work_is_a_fault() -> None:
     short = {"load": 100_000, "check": 200_000, "info": 300}
     linear = {name: 8 * calls for name, calls in short.items()}
-    assert fuzz_bombs.grown(work(short), work(linear)) == ""
-    quadratic = work(linear | {"check": 64 * 200_000})
-    assert fuzz_bombs.grown(work(short), quadratic) == "check 200000 calls, then 12800000"
-    assert "info" not in fuzz_bombs.grown(work(short), work(linear | {"info": 64 * 300}))
+    assert fuzz_bombs.grown(short, linear) == ""
+    quadratic = linear | {"check": 64 * 200_000}
+    assert fuzz_bombs.grown(short, quadratic) == "check 200000 calls, then 12800000"
+    assert "info" not in fuzz_bombs.grown(short, linear | {"info": 64 * 300})
 
 
-def work(calls: dict[str, int]) -> dict[str, fuzz_bombs.Work]:
-    return {name: fuzz_bombs.Work(0.0, count) for name, count in calls.items()}
-
-
-def test_hostile_files_ten_thousand_nodes_have_a_budget() -> None:
-    seconds = {"load": 3 * fuzz_bombs.SLOWER, "check": 10 * fuzz_bombs.SLOWER}
-    met = {name: fuzz_bombs.Work(limit, 0) for name, limit in seconds.items()}
-    assert fuzz_bombs.overdue(met, 10_000) == ""
-    assert fuzz_bombs.overdue(met, 9_000) == "load 12.00 s of 10.80 s, check 40.00 s of 36.00 s"
+def test_hostile_files_nodes_have_a_budget_of_calls() -> None:
+    met = {"load": 100 * fuzz_bombs.REST, "compile": 100 * fuzz_bombs.BUDGET["compile"]}
+    assert fuzz_bombs.list_costly(met, 100) == ""
+    assert fuzz_bombs.list_costly(met, 90) == (
+        "load 600000 calls of 540000, compile 1000000 calls of 900000"
+    )
 
 
 _unpatched = fuzz_bombs.fault

@@ -28,7 +28,7 @@ from anybit.onnx.qdq.fusions import (
     find_neighbours,
     map_branch_results,
 )
-from anybit.onnx.qdq.saturation import BYTES, get_code_type, holds_constant, is_exact_product
+from anybit.onnx.qdq.saturation import BYTES, get_code_type, is_exact_product
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize, read_scaling
 
@@ -128,6 +128,7 @@ class _Search:
     def __init__(self, model: ir.Model) -> None:
         self._nodes = list(model.graph.all_nodes())
         self._reach = Reach(self._nodes)
+        self._folded = _find_folded(self._nodes)
         self._sources: dict[ir.Value, set[ir.Node]] = {}
         self._far: set[ir.Node] = set()
         for node in filter(_is_complete, self._nodes):
@@ -182,7 +183,7 @@ class _Search:
         if types <= _SIXTEEN:
             return None
         # Activations before constants, which are larger.
-        group = min(groups, key=lambda group: all(holds_constant(node) for node in group))
+        group = min(groups, key=lambda group: all(map(self._holds_constant, group)))
         return Rewrite(node, RewriteReason.ROUNDS, group)
 
     def _find_move_rewrite(self, node: ir.Node) -> Rewrite | None:
@@ -219,7 +220,7 @@ class _Search:
         if self._is_quantized(node):
             return Rewrite(node, RewriteReason.ROUNDS, right)
         if not left:
-            constant = any(holds_constant(dequantizer) for dequantizer in right)
+            constant = any(map(self._holds_constant, right))
             return Rewrite(node, RewriteReason.NARROW, right) if constant else None
         if gemm:
             return Rewrite(node, RewriteReason.ROUNDS, right)
@@ -229,7 +230,7 @@ class _Search:
             return Rewrite(node, None)
         if all(get_code_type(dequantizer) in BYTES for dequantizer in (*left, *right)):
             return Rewrite(node, RewriteReason.SATURATES, right)
-        constant = any(holds_constant(dequantizer) for dequantizer in right)
+        constant = any(map(self._holds_constant, right))
         return Rewrite(node, RewriteReason.NARROW if constant else RewriteReason.UNSUPPORTED, right)
 
     def _find_dequantizers(self, node: ir.Node, index: int) -> tuple[ir.Node, ...]:
@@ -268,9 +269,23 @@ class _Search:
         biases = (value is None or self._is_bias(value) for value in node.inputs)
         return _can_join(node) and list(biases).count(False) == 1
 
+    def _holds_constant(self, dequantize: ir.Node) -> bool:
+        """Return whether a DequantizeLinear reads a constant after constant folding."""
+        codes = dequantize.inputs[0]
+        return codes is None or is_constant(codes) or codes in self._folded
+
     def _is_bias(self, value: ir.Value) -> bool:
         sources = self._sources.get(value, ())
-        return is_constant(value) or (bool(sources) and all(map(holds_constant, sources)))
+        return is_constant(value) or (bool(sources) and all(map(self._holds_constant, sources)))
+
+
+def _find_folded(nodes: Iterable[ir.Node]) -> set[ir.Value]:
+    """Return the values that nodes, in the order of the graph, compute from constants only."""
+    folded: set[ir.Value] = set()
+    for node in nodes:
+        if all(value is None or is_constant(value) or value in folded for value in node.inputs):
+            folded.update(node.outputs)
+    return folded
 
 
 def _can_join(node: ir.Node) -> bool:

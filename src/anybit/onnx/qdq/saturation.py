@@ -150,18 +150,3 @@ def get_code_type(node: ir.Node) -> ir.DataType | None:
     if producer is not None and producer.op_type == "Clip" and producer.inputs:
         producer = None if producer.inputs[0] is None else producer.inputs[0].producer()
     return get_code_type(producer) if producer is not None and is_quantize(producer) else None
-
-
-def holds_constant(dequantize: ir.Node) -> bool:
-    """Return whether a DequantizeLinear reads a constant after constant folding."""
-    waiting, seen = [dequantize.inputs[0]], set()
-    while waiting:
-        value = waiting.pop()
-        if value is None or value in seen or is_constant(value):
-            continue
-        seen.add(value)
-        node = value.producer()
-        if node is None:
-            return False
-        waiting += node.inputs
-    return True
