@@ -12,7 +12,7 @@ import pytest
 import anybit
 import anybit.onnxruntime
 from anybit.compiler.program import program as p
-from anybit.compiler.program.open_bits import list_steps
+from anybit.compiler.program.open_bits import has_open_bits, list_steps
 from anybit.compiler.rewrite.gelu import reorder_gelus
 
 HEAD = '<ir_version: 9, opset_import: ["": 20]> g (float[n,t,8] x) => (float[n,t,8] y) '
@@ -37,20 +37,38 @@ INSIDE = [
     "y = Gelu(s)",
     GELU + "h = Mul(half, a) g = Mul(s, h) y = Add(g, s)",
 ]
-OUTSIDE = [
+CUBE = "q = Pow(s, three) c = Mul(cubic, q) "
+TANH = "d = Add(s, c) u = Mul(d, scale) t = Tanh(u) a = Add(t, one) "
+OF_TANH = [
+    CUBE + TANH + "h = Mul(half, s) y = Mul(h, a)",
+    CUBE + TANH + "h = Mul(s, a) y = Mul(h, half)",
+    "m = Mul(s, s) q = Mul(m, s) c = Mul(q, cubic) " + TANH + "h = Mul(half, a) y = Mul(s, h)",
+    "m = Mul(cubic, s) q = Mul(m, s) c = Mul(q, s) " + TANH + "h = Mul(s, a) y = Mul(half, h)",
     'y = Gelu<approximate = "tanh">(s)',
+    CUBE + TANH + "h = Mul(half, s) g = Mul(h, a) y = Add(g, s)",
+]
+OUTSIDE = [
+    CUBE.replace("three", "one") + TANH + "h = Mul(half, s) y = Mul(h, a)",
+    CUBE + TANH + "h = Mul(half, s) g = Mul(h, a) y = Add(g, u)",
     GELU.replace("root", "half") + ORDERS[0],
     GELU + "h = Mul(half, a) g = Mul(s, h) y = Sub(g, a)",
 ]
 
 
-def compile_dynamic(nodes):
-    """Return a quantized layer and nodes after it, and the same compiled."""
-    text = CONSTANTS.replace(">", ", float inverse = {0.70710677}>") + "{s = MatMul(x, w) " + nodes
+def make_layer(nodes):
+    """Return a layer and nodes after it."""
+    numbers = """, float inverse = {0.70710677}, float three = {3.0}, float cubic = {0.044715},
+        float scale = {0.7978846}>"""
+    text = CONSTANTS.replace(">", numbers) + "{s = MatMul(x, w) " + nodes
     model = onnx.parser.parse_model(HEAD + text + "}")
     weights = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
-    quantized = ir.to_proto(anybit.quantize(model, activations="int8 dynamic").model)
+    return model
+
+
+def compile_dynamic(nodes):
+    """Return a quantized layer and nodes after it, and the same compiled."""
+    quantized = ir.to_proto(anybit.quantize(make_layer(nodes), activations="int8 dynamic").model)
     return quantized, anybit.compile(quantized)
 
 
@@ -70,10 +88,38 @@ def test_gelus_after_dynamic_activations_are_steps(nodes):
     np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-5)
 
 
+@pytest.mark.parametrize("nodes", OF_TANH)
+def test_gelus_of_tanh_after_dynamic_activations_are_sigmoids(nodes):
+    quantized, compiled = compile_dynamic(nodes)
+    (program,) = compiled.report.programs
+    operations = [step.operation for at in program.instructions for step in list_steps(at)]
+    assert operations.count(p.Operation.SIGMOID) == 1
+    assert not {"Tanh", "Gelu", "Mul", "Pow"} & {*count_operators(compiled.model)}
+    x = np.random.default_rng(1).normal(0, 2, (3, 5, 8)).astype(np.float32)
+    x[0, 0], x[1, 1], x[2, 3], x[2, 4] = np.nan, np.inf, 0, 1e30
+    expected, actual = (y.run({"x": x})["y"] for y in (anybit.load(quantized), compiled))
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("nodes", [GELU + ORDERS[0], OF_TANH[0], OF_TANH[4]])
+def test_gelus_after_static_activations_are_no_steps(nodes):
+    """Keep the guarantee of layers with exact sums."""
+    model = make_layer(nodes)
+    model.graph.input[0].CopyFrom(
+        onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 4, 8])
+    )
+    data = {"x": np.random.default_rng(2).normal(size=(2, 4, 8)).astype(np.float32)}
+    powers = {"weights": "int8 power-of-two", "activations": "int8 power-of-two"}
+    compiled = anybit.compile(anybit.quantize(model, data, **powers))
+    (program,) = compiled.report.programs
+    assert not any(has_open_bits(list_steps(at)) for at in program.instructions)
+    assert [layer.guarantee for layer in compiled.report.layers] == ["exact"]
+
+
 @pytest.mark.parametrize("nodes", OUTSIDE)
 def test_other_functions_stay_nodes(nodes):
     quantized, compiled = compile_dynamic(nodes)
-    assert {"Erf", "Gelu"} & {*count_operators(compiled.model)}
+    assert {"Erf", "Tanh"} & {*count_operators(compiled.model)}
     x = np.random.default_rng(1).normal(size=(3, 5, 8)).astype(np.float32)
     expected, actual = (y.run({"x": x})["y"] for y in (anybit.load(quantized), compiled))
     np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-5)

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 
 from anybit.compiler.program import program as p
 
-OPEN_OPERATORS = frozenset({"Erf", "Gelu", "Sigmoid"})
-"""Operators whose last bits ONNX leaves open, and that steps compute; Erf is a part of GELU."""
+OPEN_OPERATORS = frozenset({"Erf", "Gelu", "Pow", "Sigmoid", "Tanh"})
+"""Operators whose last bits ONNX leaves open, and that steps compute: all but Gelu and Sigmoid only
+as parts of GELU."""
 
 _OPEN = (p.Operation.SIGMOID, p.Operation.GELU)
 _HAS_STEPS = p.Elementwise | p.Arithmetic | p.Rounded

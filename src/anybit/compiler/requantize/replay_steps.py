@@ -12,7 +12,7 @@ from anybit.compiler.partition.expressions import AccumulatorRoot
 from anybit.compiler.program import program as p
 from anybit.compiler.program.open_bits import OPEN_OPERATORS, has_open_bits
 from anybit.compiler.program.reference import apply_step, apply_steps
-from anybit.compiler.requantize.gelu_chains import split_gelus
+from anybit.compiler.requantize.gelu_chains import Gelu, find_gelu, split_gelus
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.require import require_input
@@ -44,10 +44,15 @@ def replay_steps(
     steps: list[p.Step] = []
     for part in parts:
         node_steps = make_part_steps(part, root.channels, open_functions=open_functions)
-        if node_steps is None or any(step.operation == p.Operation.GELU for step in node_steps):
+        if node_steps is None or _has_gelu(part):
             return None
         steps += node_steps
     return tuple(map(_narrow_operands, steps))
+
+
+def _has_gelu(part: Part) -> bool:
+    pieces = split_gelus(part.nodes, part.xs[0]) if isinstance(part, NodeChain) else []
+    return any(find_gelu(nodes, x) is not None for x, nodes in pieces)
 
 
 def find_float_steps(
@@ -147,16 +152,16 @@ def _make_chain_steps(
     for at, (x, nodes) in enumerate(pieces):
         node, later_nodes = nodes[0], [node for _, more in pieces[at + 1 :] for node in more]
         later_inputs = {value for later in later_nodes for value in later.inputs}
-        is_gelu = len(nodes) > 1
-        twice = not is_gelu and (list(node.inputs).count(x) > 1 or node.op_type == "HardSwish")
+        gelu = find_gelu(nodes, x)
+        twice = gelu == Gelu.TANH if gelu is not None else _reads_twice(node, x)
         if x is not kept and (x in later_inputs or twice):
             if kept is not None and kept in (*later_inputs, *node.inputs):
                 return None
             kept = x
             steps.append(p.Step(p.Operation.KEEP, _UNREAD))
         node_steps = None
-        if is_gelu:
-            node_steps = [p.Step(p.Operation.GELU, _UNREAD)]
+        if gelu is not None:
+            node_steps = gelu.make_steps()
         elif skip_quantizers and get_declared_inputs(node):
             node_steps = list[p.Step]()
         elif kept is not None and len(node.inputs) == 2 and set(node.inputs) == {x, kept}:
@@ -167,6 +172,10 @@ def _make_chain_steps(
             return None
         steps += node_steps
     return steps
+
+
+def _reads_twice(node: ir.Node, x: ir.Value) -> bool:
+    return list(node.inputs).count(x) > 1 or node.op_type == "HardSwish"
 
 
 def _make_kept_steps(node: ir.Node) -> list[p.Step] | None:
@@ -195,8 +204,8 @@ def _make_node_steps(node: ir.Node, x: ir.Value, channels: int) -> list[p.Step] 
         return [p.Step(p.Operation.MULTIPLY, factor), p.Step(p.Operation.ADD, offset)]
     if node.op_type in _DEFINED:
         return _DEFINED[node.op_type](node)
-    if node.op_type in _OPEN and get_attribute(node, "approximate", "none") == "none":
-        return [p.Step(_OPEN[node.op_type], _UNREAD)]
+    if node.op_type == "Sigmoid":
+        return [p.Step(p.Operation.SIGMOID, _UNREAD)]
     rule = _RULES.get(node.op_type)
     others = [value for value in node.inputs if value is not None and value is not x]
     operands = {value: _read_operand(value, channels) for value in others}
@@ -264,9 +273,6 @@ _DEFINED: dict[str, Callable[[ir.Node], list[p.Step]]] = {
     ],
 }
 """Functions that ONNX defines by operations; the first two of these multiply and add."""
-
-_OPEN = {"Sigmoid": _O.SIGMOID, "Gelu": _O.GELU}
-"""Functions whose last bits ONNX leaves open."""
 
 _RULES: dict[str, Callable[[Sequence[Array | None]], list[p.Step] | None]] = {
     "Add": _make_binary_rule(_O.ADD, _O.ADD),
