@@ -137,6 +137,10 @@ def test_report_names_remedy_for_slow_model() -> None:
     assert middle.startswith("slower than the float model m.onnx")
     assert "--integer-only" not in middle
     first = whole.compiled[0]
+    rows = replace(first, layer=replace(first.layer, dynamic=True))
+    dynamic = replace(two, layers=(*two.layers, rows)).whole
+    assert "quantize with data and static activations" in dynamic
+    assert "--integer-only" not in dynamic
     free = replace(first, layer=replace(first.layer, macs=None), guarantee=None)
     unknown = replace(two, layers=(*two.layers, free), has_dynamic_sizes=True)
     assert "--shape" in unknown.whole

@@ -178,12 +178,18 @@ class Report:
         if unknown and self.has_dynamic_sizes:
             return "layers of unknown sizes stay float; give the sizes of inputs with --shape"
         if len(floats) > len(unknown) or len(self.programs) > 1:
-            requantize = "" if self.is_integer_only else "quantize with --integer-only, or "
             return (
                 "where floats stay between integer regions, these cost more than they gain: "
-                f"{requantize}run the model as it is"
+                f"{self._other_quantization}run the model as it is"
             )
         return "run the model as it is"
+
+    @property
+    def _other_quantization(self) -> str:
+        """The quantization that leaves fewer floats, or none to compute scales from, as text."""
+        if any(layer.layer.dynamic for layer in self.products):
+            return "quantize with data and static activations, or "
+        return "" if self.is_integer_only else "quantize with --integer-only, or "
 
     def to_json(self) -> dict[str, Any]:
         """Return the report in terms of JSON."""
