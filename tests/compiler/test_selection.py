@@ -67,7 +67,12 @@ def test_select_regions_measures_each_region_against_the_last_choice() -> None:
         return [10.0 - (0 in left) for left in candidates]
 
     assert select_regions(2, measure) == {0: 1.0}
-    assert requests == [[frozenset(), {0}], [{0}, {0, 1}]]
+    assert requests == [*[[frozenset(), {0}]] * 2, [{0}, {0, 1}]]
+
+
+def test_select_regions_leaves_what_is_slower_twice() -> None:
+    times = iter([(10.0, 1.0), (10.0, 10.0), (10.0, 8.0), (10.0, 9.0), (1.0, 1.0)])
+    assert select_regions(2, lambda _: next(times)) == {1: 1.0}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times of a model with all integer regions, and with some of them left in float32."""
 
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
@@ -61,7 +62,7 @@ class _RegionTimes:
         """Return the seconds of a run of each candidate, measured in turns."""
         self._calls = {left: self._calls.get(left) or self._make_call(left) for left in candidates}
         with limit_threads(1):
-            best = measure_best(self._calls, _SECONDS)
+            best = measure_best(self._calls, _SECONDS, time.thread_time)
         return [best[left] for left in candidates]
 
     def profile(self) -> dict[int, float]:

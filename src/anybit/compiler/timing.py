@@ -204,6 +204,7 @@ _DEFAULT_THREADS = 0
 _REFUSALS: tuple[type[Exception], ...] = (ModelError, ValueError, *FAILURES)
 
 TimedCall: TypeAlias = Callable[[], object]
+Clock: TypeAlias = Callable[[], float]
 
 
 @silence_onnx_logs()
@@ -256,7 +257,8 @@ def measure_speed(
         for key, peer in peers.items():
             calls[key] = partial(_make_session(peer, threads).run, None, feeds)
         with limit_threads(threads):
-            for key, best in measure_best(calls, seconds).items():
+            clock = time.thread_time if threads == 1 else time.perf_counter
+            for key, best in measure_best(calls, seconds, clock).items():
                 sides.setdefault(key, []).append(best)
     return Speed(**{key: Seconds(*both) for key, both in sides.items()}, float_name=name, note=note)
 
@@ -330,9 +332,16 @@ def limit_threads(threads: int) -> Iterator[None]:
         set_num_threads(before)
 
 
-def measure_best(calls: Mapping[Key, TimedCall], seconds: float) -> dict[Key, float]:
-    """Return the shortest time of each call; they take turns."""
-    counts = {name: _count_calls(call) for name, call in calls.items()}
+def measure_best(calls: Mapping[Key, TimedCall], seconds: float, clock: Clock) -> dict[Key, float]:
+    """Return the shortest time of each call; they take turns.
+
+    Args:
+        calls: The calls.
+        seconds: About how long to measure.
+        clock: Returns seconds. For calls on one thread its processor time, without that of other
+            work on the machine.
+    """
+    counts = {name: _count_calls(call, clock) for name, call in calls.items()}
     best = dict.fromkeys(calls, float("inf"))
     start, rounds = time.perf_counter(), 0
     while not rounds or time.perf_counter() - start < seconds * (
@@ -341,23 +350,23 @@ def measure_best(calls: Mapping[Key, TimedCall], seconds: float) -> dict[Key, fl
         for name, call in calls.items():
             time.sleep(_SPIN)
             call()
-            best[name] = min(best[name], _measure_seconds(call, counts[name]))
+            best[name] = min(best[name], _measure_seconds(call, counts[name], clock))
         rounds += 1
     return best
 
 
-def _count_calls(run: TimedCall) -> int:
+def _count_calls(run: TimedCall, clock: Clock) -> int:
     """Return the number of calls of a burst."""
     run()
     count = 1
-    while _measure_seconds(run, count) * count < _BURST:
+    while _measure_seconds(run, count, clock) * count < _BURST:
         count *= 2
     return count
 
 
-def _measure_seconds(run: TimedCall, count: int) -> float:
+def _measure_seconds(run: TimedCall, count: int, clock: Clock) -> float:
     """Return the seconds of one call, as the mean of `count`."""
-    start = time.perf_counter()
+    start = clock()
     for _ in range(count):
         run()
-    return (time.perf_counter() - start) / count
+    return (clock() - start) / count
