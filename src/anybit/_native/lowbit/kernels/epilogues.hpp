@@ -56,7 +56,7 @@ template <class Index>
       write(target + lane, narrowed(index(pixel, lane)));
     if (lane < at.channels) {
       const ByteLanes last = narrowed(index(pixel, lane));
-      std::memcpy(target + lane, &last, static_cast<std::size_t>(at.channels - lane));
+      copy_few<std::byte>(target + lane, &last, at.channels - lane);
     }
   } else {
     alignas(64) std::uint8_t indices[chunk_channels];
@@ -257,7 +257,7 @@ template <int bits>
   std::byte* const target = at.targets[pixel] + lane;
   const int channels = at.channels - lane;
   if (channels >= lane_count) write(target, codes);
-  else std::memcpy(target, &codes, static_cast<std::size_t>(channels));
+  else copy_few<std::byte>(target, &codes, channels);
 }
 
 template <Settling settling>
