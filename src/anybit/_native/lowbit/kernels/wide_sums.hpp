@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of bytes by 16-bit operands. Weights are spread once for a block of pixels, or stored so.
+// Products of bytes by 16-bit operands. Weights are spread once for a block of pixels, or stored
+// so.
 #pragma once
 #include "schemes.hpp"
 #include "tile.hpp"
