@@ -72,6 +72,11 @@ def compile_dynamic(nodes):
     return quantized, anybit.compile(quantized)
 
 
+def assert_close(quantized, compiled, x):
+    expected, actual = (y.run({"x": x})["y"] for y in (anybit.load(quantized), compiled))
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-5)
+
+
 @pytest.mark.parametrize("nodes", INSIDE)
 def test_gelus_after_dynamic_activations_are_steps(nodes):
     quantized, compiled = compile_dynamic(nodes)
@@ -84,8 +89,7 @@ def test_gelus_after_dynamic_activations_are_steps(nodes):
     assert layer.reason == f"ONNX leaves the last bits of its {layer.layer.operator} open"
     x = np.random.default_rng(1).normal(0, 2, (3, 5, 8)).astype(np.float32)
     x[0, 0], x[1, 1], x[2, 3] = np.nan, np.inf, 0
-    expected, actual = (y.run({"x": x})["y"] for y in (anybit.load(quantized), compiled))
-    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-5)
+    assert_close(quantized, compiled, x)
 
 
 @pytest.mark.parametrize("nodes", OF_TANH)
@@ -97,8 +101,7 @@ def test_gelus_of_tanh_after_dynamic_activations_are_sigmoids(nodes):
     assert not {"Tanh", "Gelu", "Mul", "Pow"} & {*count_operators(compiled.model)}
     x = np.random.default_rng(1).normal(0, 2, (3, 5, 8)).astype(np.float32)
     x[0, 0], x[1, 1], x[2, 3], x[2, 4] = np.nan, np.inf, 0, 1e30
-    expected, actual = (y.run({"x": x})["y"] for y in (anybit.load(quantized), compiled))
-    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-5)
+    assert_close(quantized, compiled, x)
 
 
 @pytest.mark.parametrize("nodes", [GELU + ORDERS[0], OF_TANH[0], OF_TANH[4]])
@@ -121,8 +124,7 @@ def test_other_functions_stay_nodes(nodes):
     quantized, compiled = compile_dynamic(nodes)
     assert {"Erf", "Tanh"} & {*count_operators(compiled.model)}
     x = np.random.default_rng(1).normal(size=(3, 5, 8)).astype(np.float32)
-    expected, actual = (y.run({"x": x})["y"] for y in (anybit.load(quantized), compiled))
-    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-5)
+    assert_close(quantized, compiled, x)
 
 
 def test_certified_guarantee_leaves_gelus_in_the_graph():

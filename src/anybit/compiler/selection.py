@@ -11,7 +11,7 @@ _CLEARLY = 1.02
 """Smaller ratios of times may be noise."""
 
 _TIMES = 2
-"""How often a candidate must be faster to be chosen."""
+"""Measurements in which a candidate must be faster to be chosen."""
 
 _LEAST_RATIO = 0.1
 """Smaller ratios are differences of times that are too short to be measured."""

@@ -317,12 +317,11 @@ def _is_reduction(node: ir.Node) -> bool:
 
 def _set_axis(node: ir.Node) -> None:
     """Let attributes name the last of two axes."""
-    if (is_quantize(node) or is_dequantize(node)) and "axis" in node.attributes:
+    has_axis = is_quantize(node) or is_dequantize(node) or is_onnx_op(node, "LayerNormalization")
+    if has_axis and "axis" in node.attributes:
         node.attributes["axis"] = ir.AttrInt64("axis", -1)
     if _is_reduction(node) and "axes" in node.attributes:
         node.attributes["axes"] = ir.AttrInt64s("axes", [-1])
-    if is_onnx_op(node, "LayerNormalization"):
-        node.attributes["axis"] = ir.AttrInt64("axis", -1)
 
 
 class _Inserter:

@@ -371,13 +371,16 @@ class Reach:
         """Return the readers of a value and of the values that follow it."""
         readers = [reader for reader, _ in value.uses()]
         own = dict.fromkeys(node for node in readers if is_quantize(node) or _can_join(node))
-        groups = [own, *(self._readers[after] for after in following)]
-        if None in groups:
-            return None
-        filled = [group for group in groups if group]
-        if len(filled) == 1 and filled[0] is not None:
-            return filled[0]  # shared, so that a long chain takes little memory
-        joined = {node: None for group in filled for node in group or ()}
+        groups = [own] if own else []
+        for after in following:
+            group = self._readers[after]
+            if group is None:
+                return None
+            if group:
+                groups.append(group)
+        if len(groups) == 1:
+            return groups[0]  # shared, so that a long chain takes little memory
+        joined = {node: None for group in groups for node in group}
         return joined if len(joined) <= _FARTHEST else None
 
     def _list_following(self, value: ir.Value) -> list[ir.Value]:
