@@ -19,7 +19,7 @@ from anybit.errors import AnybitError, ModelError
 
 CHECKED = ("gcc", "-std=c99", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 DAMAGES, MOST_COMPILED = 40, 12
-SEEDS = (*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 20)))
+SEEDS = (*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12)))
 
 
 def damage(value: Any, rng: np.random.Generator, spare: Sequence[Any]) -> Any:

@@ -22,7 +22,7 @@ from anybit.errors import ModelError
 QUICK = settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
-LONG = settings(max_examples=125, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LONG = settings(max_examples=90, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 BATCHES = (1, 7)
 
 

@@ -24,7 +24,7 @@ from anybit.quant_types.layer_info import Guarantee
 QUICK = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
-LONG = settings(max_examples=125, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LONG = settings(max_examples=90, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 CONSTANTS = {
     **QUANTIZED,
     "two": 2.0,

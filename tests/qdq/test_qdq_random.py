@@ -11,7 +11,7 @@ PROGRAM = load_module(ROOT / "tests" / "programs" / "qdq_random.py")
 
 
 @pytest.mark.parametrize(
-    ("first", "count"), [(0, 20), pytest.param(1000, 600, marks=pytest.mark.slow)]
+    ("first", "count"), [(0, 20), pytest.param(1000, 400, marks=pytest.mark.slow)]
 )
 def test_qdq_random_networks_keep_values_in_plain_onnxruntime(
     tmp_path: Path, first: int, count: int, capsys: pytest.CaptureFixture[str]
