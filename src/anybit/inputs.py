@@ -37,7 +37,8 @@ class TensorInfo:
     """A declared input or output.
 
     `shape` has an int for a fixed size, and a name or None for a dynamic one. It is None if the
-    rank is unknown. `may_be_empty` allows 0 rows.
+    rank is unknown. `may_be_empty` allows 0 rows; other dynamic sizes may always be 0, as the
+    length of a cache at the first token.
     """
 
     name: str
@@ -62,6 +63,15 @@ class TensorInfo:
                 size == declared or not isinstance(declared, int)
                 for size, declared in zip(shape, self.shape, strict=True)
             )
+        )
+
+    def allows_no_elements(self, shape: Sequence[int]) -> bool:
+        """Return whether all sizes of 0 are dynamic, and none is the number of rows."""
+        declared = self.shape or ()
+        return self.may_be_empty or (
+            len(shape) == len(declared)
+            and 0 not in shape[:1]
+            and not any(isinstance(declared[axis], int) for axis, n in enumerate(shape) if n == 0)
         )
 
 
@@ -112,13 +122,14 @@ def bind_inputs(inputs: Sequence[TensorInfo], feeds: Feeds) -> dict[str, Array]:
     """Return one array of the declared dtype per input, in their order. Shapes are not checked.
 
     Raises:
-        DataError: A name is missing or unknown, or `convert_array` raises it.
+        DataError: A name is missing or unknown, no input has elements, or `convert_array` raises
+            it.
     """
     names = text.join_names(tensor.name for tensor in inputs) or "none"
     if not isinstance(feeds, Mapping):
         if len(inputs) != 1:
             raise DataError(f"the model takes {len(inputs)} inputs: pass a dict of {names}")
-        return {inputs[0].name: convert_array(feeds, inputs[0])}
+        return _require_elements(inputs, {inputs[0].name: convert_array(feeds, inputs[0])})
     expected = {tensor.name for tensor in inputs}
     if feeds.keys() != expected:
         missing = text.join_names(sorted(expected - feeds.keys())) or "none"
@@ -126,7 +137,25 @@ def bind_inputs(inputs: Sequence[TensorInfo], feeds: Feeds) -> dict[str, Array]:
         raise DataError(
             f"the model takes the inputs {names}; missing: {missing}; not known: {unknown}"
         )
-    return {tensor.name: convert_array(feeds[tensor.name], tensor) for tensor in inputs}
+    arrays = {tensor.name: convert_array(feeds[tensor.name], tensor) for tensor in inputs}
+    return _require_elements(inputs, arrays)
+
+
+def _require_elements(inputs: Sequence[TensorInfo], arrays: dict[str, Array]) -> dict[str, Array]:
+    """Return the arrays if one of them has elements, or none has to.
+
+    Raises:
+        DataError: All are empty, and not all inputs may be.
+    """
+    if arrays and not any(array.size for array in arrays.values()):
+        for tensor in inputs:
+            if not tensor.may_be_empty:
+                raise _describe_empty(tensor, arrays[tensor.name].shape)
+    return arrays
+
+
+def _describe_empty(declared: TensorInfo, shape: tuple[int, ...]) -> DataError:
+    return DataError(f"input {declared.name!r} has shape {shape}: it has no elements")
 
 
 def convert_array(value: npt.ArrayLike, declared: TensorInfo) -> Array:
@@ -142,8 +171,8 @@ def convert_array(value: npt.ArrayLike, declared: TensorInfo) -> Array:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
         raise DataError(f"input {declared.name!r} is not an array: {error}") from error
-    if not array.size and not declared.may_be_empty:
-        raise DataError(f"input {declared.name!r} has shape {array.shape}: it has no elements")
+    if not array.size and not declared.allows_no_elements(array.shape):
+        raise _describe_empty(declared, array.shape)
     if array.dtype == declared.dtype:
         return array
     dtype, kinds = declared.dtype, "fiub"

@@ -89,6 +89,17 @@ def test_results_are_within_the_bound_of_float32_sums(activations, weights):
     assert np.all(np.abs(actual - expected) <= (24 + 8) * ROUNDING * reach)
 
 
+def test_channels_of_a_large_vocabulary_are_multiplied_without_blocks():
+    model = quantize(make_matmul(outer=50_000), "int8 dynamic")
+    compiled = compile_all(model)
+    ((*_, product, _),) = list_instructions(compiled)
+    assert product == "Product", list_instructions(compiled)
+    x = np.random.default_rng(1).normal(size=(3, 24)).astype(np.float32)
+    reach = np.abs(x).sum(axis=1, keepdims=True) * 4
+    difference = np.abs(compiled.run(x)["y"] - run_floats(model, x))
+    assert np.all(difference <= (24 + 8) * ROUNDING * reach)
+
+
 def make_hostile_rows():
     x = np.random.default_rng(2).normal(size=(12, 24)).astype(np.float32)
     x[0, 3], x[1, 4], x[2, 5] = np.nan, np.inf, -np.inf

@@ -12,6 +12,7 @@ import pytest
 from onnx import helper
 from places import MODELS, needs_models
 from small_models import array, model, node, quantized_input, quantized_weight
+from text_models import parse
 
 import anybit
 from anybit.errors import DataError, ModelError
@@ -167,6 +168,39 @@ def test_model_integers_are_converted_where_that_is_exact() -> None:
 def test_model_wrong_inputs(arguments: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         load(quantized_input()).run(arguments)
+
+
+CACHED = """g (float[n, t, 2] x, float[n, past, 2] cache, float[n, 3] z)
+    => (float[n, all, 2] y, float[n, 3] w) { y = Concat<axis = 1>(cache, x) w = Neg(z) }"""
+
+
+def test_model_empty_cache() -> None:
+    x, z = np.ones((1, 2, 2), np.float32), np.ones((1, 3), np.float32)
+    model = load(parse(CACHED))
+    outputs = model.run({"x": x, "cache": np.zeros((1, 0, 2), np.float32), "z": z})
+    np.testing.assert_array_equal(outputs["y"], x)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "empty"),
+    [
+        ([(1, 2, 2), (0, 3, 2), (1, 3)], r"'cache' has shape \(0, 3, 2\)"),
+        ([(1, 2, 2), (1, 3, 0), (1, 3)], r"'cache' has shape \(1, 3, 0\)"),
+        ([(1, 2, 2), (1, 3, 2), (1, 0)], r"'z' has shape \(1, 0\)"),
+    ],
+    ids=["rows", "fixed", "fixed-of-another"],
+)
+def test_model_inputs_without_elements(shapes: list[tuple[int, ...]], empty: str) -> None:
+    arrays = (np.zeros(shape, np.float32) for shape in shapes)
+    with pytest.raises(DataError, match=f"{empty}: it has no elements"):
+        load(parse(CACHED)).run(dict(zip(("x", "cache", "z"), arrays, strict=True)))
+
+
+def test_model_no_input_has_elements() -> None:
+    graph = "g (float[n, t] x, float[n, u] z) => (float[n, v] y) { y = Concat<axis = 1>(x, z) }"
+    arrays = {"x": np.zeros((1, 0), np.float32), "z": np.zeros((1, 0), np.float32)}
+    with pytest.raises(DataError, match=r"'x' has shape .* no elements"):
+        load(parse(graph)).run(arrays)
 
 
 def test_model_wrong_numbers_of_rows() -> None:

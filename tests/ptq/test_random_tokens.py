@@ -139,6 +139,37 @@ def test_other_choices_need_real_data(options, message):
         anybit.quantize(make_model(), "random-tokens", **options)
 
 
+DECODER = """<ir_version: 9, opset_import: ["": 20]>
+g (int64[n,t] ids, int64[n,all] attention_mask, int64[n,t] position_ids, float[n,2,past,8] cache)
+    => (float[n,t,8] y, float[n,2,all,8] present) {
+    word = Gather(words, ids)
+    heads = Constant<value_ints = [0, 0, 2, 8]>()
+    split = Reshape(word, heads)
+    new = Transpose<perm = [0, 2, 1, 3]>(split)
+    present = Concat<axis = -2>(cache, new)
+    axes = Constant<value_ints = [2]>()
+    column = Unsqueeze(position_ids, axes)
+    place = Cast<to = 1>(column)
+    turned = Mul(word, place)
+    hidden = MatMul(turned, w1)
+    bounded = Tanh(hidden)
+    y = MatMul(bounded, w2)}"""
+
+
+def test_samples_of_decoders_have_an_empty_cache():
+    for batch in generate(make_model(DECODER)):
+        assert batch["cache"].shape == (8, 2, 0, 8)
+        assert batch["attention_mask"].shape == (8, 32)
+        assert batch["attention_mask"].all()
+        np.testing.assert_array_equal(batch["position_ids"], np.tile(np.arange(32), (8, 1)))
+
+
+def test_decoder_is_quantized_with_an_empty_cache():
+    result = anybit.quantize(make_model(DECODER), "random-tokens", activations="int8 dynamic")
+    assert result.verdict.passed
+    assert len(result.layers) == 2
+
+
 FLOATS = """<ir_version: 9, opset_import: ["": 20]>
 g (int64[n] ids, float[n,16] x) => (float[n,16] y) {
     word = Gather(words, ids) sum = Add(word, x) y = MatMul(sum, w1)}"""

@@ -13,6 +13,7 @@ from analysis_checks import prepare
 from onnx import helper
 from small_models import model, node
 
+from anybit.onnx.analysis.abstract_values import MOST_CHANNELS
 from anybit.onnx.analysis.analysis import analyze
 from anybit.onnx.analysis.layers import find_quantizers_after
 from anybit.onnx.analysis.rules.table import RULES
@@ -110,7 +111,7 @@ def test_analysis_joined_channels() -> None:
     scale = np.float32([0.5, 1, 2, 4]).reshape(4, 1, 1)
     proto = model(nodes, {"s": scale, "zero": 0, "four": 4}, inputs={"x": SHAPE})
     actual = analyze(prepare(proto))
-    assert max(value.lowest.size for value in actual.values.values()) <= 2**14
+    assert max(value.lowest.size for value in actual.values.values()) <= MOST_CHANNELS
 
 
 UNFIT = {

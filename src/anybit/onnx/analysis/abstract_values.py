@@ -16,7 +16,7 @@ from anybit.onnx.analysis.units import EXACT, LOWEST_EXPONENT, find_exponent
 from anybit.onnx.graph.constants import Array
 from anybit.ops.grids import IntegerGrid
 
-MOST_CHANNELS = 2**14
+MOST_CHANNELS = 2**18
 """Tensors of more channels are described as a whole."""
 
 _MOST_IN_KEY = 64

@@ -30,10 +30,16 @@ _MEASURED = (
 )
 _SUGGESTED = f"The inputs are token ids: data={RANDOM_TOKENS!r} usually lowers the error."
 
+_POSITION = "position"
+"""Part of the names of inputs that number tokens, for models that compute functions of these."""
+
 _KEEPS_IDS = OpTrait.CAST | OpTrait.RESHAPE | OpTrait.IDENTITY
 
 Tables: TypeAlias = dict[str, int]
 """The rows of the table that an input selects from, by the name of the input."""
+
+Caches: TypeAlias = dict[str, int]
+"""The dynamic axis to which a Concat appends, by the name of an input of floats."""
 
 
 def requests_random_tokens(data: Any) -> bool:
@@ -45,10 +51,10 @@ def describe_random_tokens(model: ir.Model, name: str, data: Any) -> tuple[str, 
     """Return the remark on qualities for random tokens, or on what they would gain without data."""
     if requests_random_tokens(data):
         return (_MEASURED,)
-    if data is None and not _find_reasons(
-        list_inputs(model.graph, name), _find_tables(model.graph)
-    ):
-        return (_SUGGESTED,)
+    if data is None:
+        inputs = list_inputs(model.graph, name)
+        if not _find_reasons(inputs, _find_tables(model.graph), _find_caches(model.graph, inputs)):
+            return (_SUGGESTED,)
     return ()
 
 
@@ -76,7 +82,8 @@ def generate_random_tokens(
 
     The input that selects rows of the largest table gets uniformly distributed ids. Other inputs
     that select rows get the positions 0, 1, ... along the last axis, or 0 if their table is small
-    (kinds of sentences). Masks are 1.
+    (kinds of sentences). Without a table, integers with `position` in their names get positions.
+    Caches are empty: floats to which a Concat appends along a dynamic axis. Masks are 1.
 
     Args:
         model: The model.
@@ -84,17 +91,19 @@ def generate_random_tokens(
         config: The numbers and sizes of the samples.
 
     Raises:
-        DataError: An input is a float, a scalar or too large, or no input selects rows of a table.
+        DataError: An input is a float but no cache, a scalar or too large, or no input selects rows
+            of a table.
     """
     inputs, tables = list_inputs(model.graph, name), _find_tables(model.graph)
-    reasons = _find_reasons(inputs, tables)
+    caches = _find_caches(model.graph, inputs)
+    reasons = _find_reasons(inputs, tables, caches)
     if reasons:
         raise DataError(
             f"{RANDOM_TOKENS!r} fits models whose inputs are token ids and masks: {reasons[0]}; "
             "pass samples instead"
         )
     random = np.random.default_rng(0)
-    shapes = {tensor.name: _get_shape(tensor, config) for tensor in inputs}
+    shapes = {tensor.name: _get_shape(tensor, config, caches) for tensor in inputs}
     rows = next(iter(shapes.values()))[0]
     return [
         {
@@ -105,12 +114,12 @@ def generate_random_tokens(
     ]
 
 
-def _find_reasons(inputs: Sequence[TensorInfo], tables: Tables) -> list[str]:
+def _find_reasons(inputs: Sequence[TensorInfo], tables: Tables, caches: Caches) -> list[str]:
     """Return why random tokens do not fit the inputs."""
     reasons = [
         f"input {tensor.name!r} is {tensor.dtype}"
         for tensor in inputs
-        if tensor.dtype.kind not in "iub"
+        if tensor.dtype.kind not in "iub" and tensor.name not in caches
     ]
     reasons += [f"input {tensor.name!r} has no dimensions" for tensor in inputs if not tensor.shape]
     return reasons if tables else [*reasons, "no input selects rows of a constant table (Gather)"]
@@ -120,6 +129,21 @@ def _find_tables(graph: ir.Graph) -> Tables:
     """Return the rows of the smallest table that each input selects from."""
     rows_by_input = {value.name: list(_iter_table_rows(value)) for value in graph.inputs}
     return {name: min(rows) for name, rows in rows_by_input.items() if name is not None and rows}
+
+
+def _find_caches(graph: ir.Graph, inputs: Sequence[TensorInfo]) -> Caches:
+    """Return the axes of inputs of floats to which a Concat appends, if their sizes are dynamic."""
+    values = {value.name: value for value in graph.inputs}
+    caches: Caches = {}
+    for tensor in inputs:
+        rank = len(tensor.shape or ())
+        for node, index in values[tensor.name].uses() if tensor.dtype.kind == "f" else ():
+            axis = get_attribute(node, "axis", 0)
+            if index == 0 and is_onnx_op(node, "Concat") and -rank <= axis < rank:
+                axis %= rank
+                if axis and not isinstance((tensor.shape or ())[axis], int):
+                    caches[tensor.name] = axis
+    return caches
 
 
 def _iter_table_rows(value: ir.Value) -> Iterator[int]:
@@ -149,14 +173,16 @@ def _get_rows(table: ir.Value) -> Iterator[int]:
         yield shape[0]
 
 
-def _get_shape(tensor: TensorInfo, config: RandomTokensConfig) -> tuple[int, ...]:
+def _get_shape(tensor: TensorInfo, config: RandomTokensConfig, caches: Caches) -> tuple[int, ...]:
     """Return the shape of an input in a batch.
 
     Raises:
         DataError: It has too many elements.
     """
     declared: DeclaredShape = tensor.shape or ()
-    sizes = (config.rows, *[config.tokens] * (len(declared) - 1))
+    sizes = [config.rows, *[config.tokens] * (len(declared) - 1)]
+    if tensor.name in caches:
+        sizes[caches[tensor.name]] = 0
     shape = tuple(
         fixed if isinstance(fixed, int) else size
         for fixed, size in zip(declared, sizes, strict=True)
@@ -177,6 +203,8 @@ def _generate_array(
     config: RandomTokensConfig,
 ) -> Array:
     rows = tables.get(tensor.name)
+    if rows is None and tensor.dtype.kind != "f" and _POSITION in tensor.name.lower():
+        return np.broadcast_to(np.arange(shape[-1]), shape).astype(tensor.dtype)
     if rows is None:
         return np.ones(shape, tensor.dtype)
     if rows <= config.most_kinds or tensor.dtype.kind == "b":
