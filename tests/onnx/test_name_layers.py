@@ -48,6 +48,31 @@ def test_name_layers_uses_names_of_modules_once() -> None:
     assert not NameLayers()(model).modified
 
 
+def test_name_layers_ignores_weights_of_activations() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    graph (float[n, 4] x) => (float[n, 4] y) {
+      scaled = Mul(w, x)
+      [node_MatMul_1] y = MatMul(scaled, constant)
+    }"""
+    proto = parser.parse_model(text)
+    proto.graph.node[0].input[0] = "norm.weight"
+    for name, shape in (("norm.weight", (4,)), ("constant", (4, 4))):
+        array = np.ones(shape, np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    model = NameLayers()(read(proto)).model
+    assert [node.name for node in model.graph][1] == "node_MatMul_1"
+
+
+def test_name_layers_uses_scopes_of_torch_if_the_weight_has_no_name() -> None:
+    proto = exported()
+    scopes = {1: "['', 'mlp', 'mlp.up', 'linear']", 4: "['', 'mlp', 'mlp.down', 'linear_1']"}
+    for index, value in scopes.items():
+        proto.graph.node[index].metadata_props.add(key="pkg.torch.onnx.name_scopes", value=value)
+    named = [node.name for node in NameLayers()(read(proto)).model.graph]
+    assert named[1] == "backbone.3.conv2"
+    assert named[4] == "mlp.down"
+
+
 def test_name_layers_leaves_existing_names_unique() -> None:
     proto = exported()
     proto.graph.node[2].name = "backbone.3.conv2"
