@@ -137,6 +137,13 @@ def test_chains_of_several_pixels_equal_reference(size, channels_first):
     assert assert_equals_reference(program, 6) == 3
 
 
+@pytest.mark.parametrize("channels", range(1, 34))
+@pytest.mark.usefixtures("level")
+def test_chains_equal_reference_for_all_numbers_of_channels_in_a_register(channels):
+    """Compare 37 pixels: a block of kernels, and one more."""
+    assert assert_equals_reference(make_chain(1, 37, channels), 2) == 3
+
+
 @pytest.mark.parametrize("case", ["channels", "pixel", "twice", "squared", "kept", "five"])
 @pytest.mark.usefixtures("level")
 def test_instructions_that_a_product_cannot_compute_stay(case):

@@ -226,6 +226,17 @@ def test_product_equals_reference_for_windows(name: str, levels: list[str]) -> N
             check(program, inputs_for(random, program, 1), levels)
 
 
+@pytest.mark.parametrize("inner", [1, 5, 16, 259])
+def test_products_of_bytes_equal_reference(inner: int, levels: list[str]) -> None:
+    """Compare single panels of 16 channels, pairs, and parts of more than 64 steps."""
+    random = np.random.default_rng(inner)
+    for item in (*range(1, 18), 31, 32, 33, 48, 64, 65, 96):
+        for kind in ("sums", "affine"):
+            name = str(random.choice(["plain", "plain", "strided"]))
+            program = program_of(random, (1, inner, item), name, (8, 8), kind)
+            check(program, inputs_for(random, program, 1), levels)
+
+
 @pytest.mark.parametrize("name", WINDOWS)
 def test_depthwise_product_equals_reference_for_wide_factors(name: str, levels: list[str]) -> None:
     """They leave 16 bits after one tap, a few, or none."""

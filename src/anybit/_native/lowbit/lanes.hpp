@@ -174,6 +174,22 @@ template <class Register>
   });
 }
 
+// Copies the first of less than 16 numbers. How many varies: memcpy would be a call.
+template <class T>
+[[gnu::always_inline]] inline void copy_few(void* to, const void* from, int count) {
+  auto* target = static_cast<std::byte*>(to);
+  const auto* source = static_cast<const std::byte*>(from);
+  const auto copy = [&]<int some>() __attribute__((always_inline)) {
+    if ((count & some) == 0) return;
+    std::memcpy(target, source, some * sizeof(T));
+    target += some * sizeof(T), source += some * sizeof(T);
+  };
+  copy.template operator()<8>();
+  copy.template operator()<4>();
+  copy.template operator()<2>();
+  copy.template operator()<1>();
+}
+
 // Stores the first `count` lanes.
 [[gnu::always_inline]] inline void write_some(float* at, const Reals& numbers, int count) {
 #if defined(__AVX512F__)
@@ -182,7 +198,7 @@ template <class Register>
   if (count == lane_count) return write(at, numbers);
   float lanes[lane_count];
   write(lanes, numbers);
-  std::memcpy(at, lanes, static_cast<std::size_t>(count) * sizeof(float));
+  copy_few<float>(at, lanes, count);
 #endif
 }
 

@@ -271,6 +271,15 @@ void select_sums(State& at, const WeightForm& form, std::int64_t terms) {
   at.narrow_steps = static_cast<int>(std::min<std::int64_t>(steps, 1 << 20));
 }
 
+// Whether to store the weights with 16 bits: they stay in the L2 cache, and pixels fill tiles.
+bool prefers_words(const State& at, const ProductTask& task) {
+  constexpr std::size_t near_bytes = 128 * 1024;
+  constexpr std::int64_t least_pixels = 12;
+  return at.scheme == Scheme::wide8 && at.kernels->wide_words != nullptr &&
+         at.weights.bytes.bytes() <= near_bytes &&
+         task.target.height * task.target.width >= least_pixels;
+}
+
 // Packs the weights of sums over windows, and selects their kernel.
 void pack_direct(State& at, const ProductTask& task, const Weights& weights,
                  const WeightForm& form) {
@@ -286,6 +295,10 @@ void pack_direct(State& at, const ProductTask& task, const Weights& weights,
   if (at.scheme == Scheme::wide8 && at.kernels->split_pairs != nullptr &&
       split_pairs(at.weights, static_cast<std::int64_t>(panels.size()), at.segments, task))
     at.sums = at.kernels->split_pairs;
+  else if (prefers_words(at, task)) {
+    widen_weights(at.weights, task.most_bytes);
+    at.sums = at.kernels->wide_words;
+  }
 }
 
 std::unique_ptr<State> make_plain_state(const ProductTask& task, const Storage& source,

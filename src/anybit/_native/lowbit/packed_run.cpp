@@ -44,6 +44,7 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
   PixelEpilogue epilogue(at, stride, arrays);
 
   Pixels pixels;
+  std::fill_n(pixels.addends, most_block_pixels, 0);
   PixelBlocks walk(at, part, source, target, floats);
   while (walk.next(pixels)) {
     sum.count = pixels.count;
@@ -51,7 +52,6 @@ void run_part(const State& at, const Part& part, const std::byte* source, std::b
     sum.pixels = pixels.windows;
     epilogue.start(pixels);
     if (at.scheme == Scheme::signs12) at.kernels->less_signs(sum, pixels.addends);
-    else std::fill_n(pixels.addends, pixels.count, 0);
     for (std::int64_t channel = part.first_channel; channel < part.last_channel;
          channel += chunk_channels) {
       const auto chunk = static_cast<std::size_t>(channel / chunk_channels);

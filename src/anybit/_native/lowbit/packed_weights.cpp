@@ -485,6 +485,17 @@ bool split_pairs(PackedWeights& weights, std::int64_t panels,
   return true;
 }
 
+void widen_weights(PackedWeights& weights, std::int64_t most_bytes) {
+  const Aligned<std::byte> from = std::move(weights.bytes);
+  weights.bytes = room_for(from.size() * 2, most_bytes), weights.panel *= 2;
+  for (std::int64_t step = 0; step < from.size(); step += step_bytes)
+    for (std::int64_t i = 0; i < step_bytes; ++i) {
+      const std::int16_t weight = static_cast<std::int8_t>(from[step + i]);
+      const std::int64_t place = i % 2 * step_bytes + i / 2 * 2;
+      std::memcpy(weights.bytes.data() + step * 2 + place, &weight, sizeof weight);
+    }
+}
+
 PackedWeights pack_weights(Scheme scheme, const Weights& weights, const WeightForm& form,
                            const Runs& runs, const std::vector<PanelChannels>& panels,
                            const Packing& packing, std::int64_t most_bytes) {

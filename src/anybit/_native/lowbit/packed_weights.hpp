@@ -141,4 +141,7 @@ PackedWeights pack_weights(Scheme scheme, const Weights& weights, const WeightFo
 bool split_pairs(PackedWeights& weights, std::int64_t panels,
                  const std::vector<std::ptrdiff_t>& segments, const ProductTask& task);
 
+// Stores weights of `wide8` with 16 bits: of each step the even bytes, then the odd ones.
+void widen_weights(PackedWeights& weights, std::int64_t most_bytes);
+
 }  // namespace anybit::lowbit

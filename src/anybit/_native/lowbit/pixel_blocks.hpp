@@ -19,10 +19,16 @@ struct Pixels {
   const std::int32_t* constants[most_block_pixels];
   std::byte* targets[most_block_pixels];
   float* floats[most_block_pixels];
-  std::int64_t rows[most_block_pixels];    // of the batch, for targets of floats
+  std::int64_t rows[most_block_pixels];    // of the batch, where steps read arrays
   std::int64_t places[most_block_pixels];  // in the row
   std::int32_t addends[most_block_pixels];
 };
+
+// to[i] = start + i * step
+template <class T>
+inline void put_steps(T* to, int count, T start, std::int64_t step) {
+  for (int i = 0; i < count; ++i) to[i] = start + i * step;
+}
 
 // Addresses of the pixels of a line of the target.
 class PixelLine {
@@ -39,17 +45,22 @@ class PixelLine {
     else floats_ = floats + row * at.floats.row;
   }
 
-  // Makes the pixel at a column number `i` of a block.
-  void put(Pixels& pixels, int i, std::int64_t column) const {
-    pixels.constants[i] =
-        constants_ + at_->column_class[static_cast<std::size_t>(column)] * at_->padded;
-    if (target_ != nullptr) pixels.targets[i] = target_ + column * at_->to.pixel;
-    else {
-      const std::int64_t place = first_ + column * at_->places.pixel;
-      pixels.floats[i] = floats_ + place * at_->floats.pixel;
-      pixels.rows[i] = row_;
-      pixels.places[i] = place;
-    }
+  // Makes the pixels from a column on, from number `first` of a block on.
+  void put(Pixels& pixels, int first, int count, std::int64_t column) const {
+    const PackedProduct::State& at = *at_;
+    if (at.column_classes == 1) std::fill_n(pixels.constants + first, count, constants_);
+    else
+      for (int i = 0; i < count; ++i)
+        pixels.constants[first + i] =
+            constants_ + at.column_class[static_cast<std::size_t>(column + i)] * at.padded;
+    if (target_ != nullptr)
+      return put_steps(pixels.targets + first, count, target_ + column * at.to.pixel, at.to.pixel);
+    const std::int64_t place = first_ + column * at.places.pixel, step = at.places.pixel;
+    put_steps(pixels.floats + first, count, floats_ + place * at.floats.pixel,
+              step * at.floats.pixel);
+    if (at.arrays.empty()) return;
+    std::fill_n(pixels.rows + first, count, row_);
+    put_steps(pixels.places + first, count, place, step);
   }
 
  private:
@@ -85,10 +96,9 @@ class PixelBlocks {
       const auto here = static_cast<int>(
           std::min<std::int64_t>(block_ - pixels.count, at_.target.width - column_));
       add_run(pixels, here);
-      for (int i = 0; i < here; ++i, ++column_, window_ += window_step_, ++pixels.count) {
-        pixels.windows[pixels.count] = window_;
-        pixel_line_.put(pixels, pixels.count, column_);
-      }
+      put_steps(pixels.windows + pixels.count, here, window_, window_step_);
+      pixel_line_.put(pixels, pixels.count, here, column_);
+      pixels.count += here, column_ += here, window_ += here * window_step_;
       if (column_ == at_.target.width) {
         const bool more = at_.gap > 0 && line_ + 1 < part_.last_line;
         const int gap = more && at_.gap < block_ - pixels.count ? at_.gap : 0;
@@ -116,7 +126,7 @@ class PixelBlocks {
     add_run(pixels, here);
     for (; pixels.count < here; ++row_, ++pixels.count, window_ += at_.from.row) {
       pixels.windows[pixels.count] = window_;
-      PixelLine(at_, row_, 0, target_, floats_).put(pixels, pixels.count, 0);
+      PixelLine(at_, row_, 0, target_, floats_).put(pixels, pixels.count, 1, 0);
     }
     return true;
   }

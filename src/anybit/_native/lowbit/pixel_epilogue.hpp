@@ -34,6 +34,12 @@ inline void move_to_runs(const ChannelRuns& runs, const float* room, std::int64_
   }
 }
 
+// to[i] = from[i] + offset
+template <class T>
+inline void add_to_all(T** to, T* const* from, int count, std::int64_t offset) {
+  for (int i = 0; i < count; ++i) to[i] = from[i] + offset;
+}
+
 class PixelEpilogue {
  public:
   // Sums are [pixel][stride]. `arrays` are those of the steps, in their order, at row 0.
@@ -63,11 +69,9 @@ class PixelEpilogue {
     set_chunk(block_, at_.epilogue, channel);
     for (int r = 0; r < pixels.run_count; ++r) {
       const auto [first, count] = pixels.runs[r];
-      for (int i = 0; i < count; ++i) {
-        if (to_indices) targets_[i] = pixels.targets[first + i] + place;
-        else if (has_runs()) outputs_[i] = room_ + i * chunk_channels;
-        else outputs_[i] = pixels.floats[first + i] + channel * at_.floats.channel;
-      }
+      if (to_indices) add_to_all(targets_, pixels.targets + first, count, place);
+      else if (has_runs()) put_steps(outputs_, count, room_, std::int64_t{chunk_channels});
+      else add_to_all(outputs_, pixels.floats + first, count, channel * at_.floats.channel);
       for (std::size_t i = 0; i < at_.arrays.size(); ++i) block_.arrays[i] = operands_[i] + first;
       block_.count = count, block_.sums = sums + first * block_.stride;
       block_.constants = pixels.constants + first, block_.addends = pixels.addends + first;

@@ -354,6 +354,9 @@ struct ProductKernels {
   // where the level looks up a byte at a time.
   void (*look_up_channels)(const ChannelChunk* chunks, std::int64_t chunk_count,
                            const std::uint8_t* from, std::int64_t n, std::uint8_t* to) = nullptr;
+  // `wide8` of many pixels, whose weights have 16 bits, see `widen_weights`. Null where it is not
+  // faster.
+  void (*wide_words)(const SumBlock&) = nullptr;
 };
 
 }  // namespace anybit::lowbit

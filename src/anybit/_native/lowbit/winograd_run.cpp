@@ -159,8 +159,8 @@ class WinogradRun {
     pixels_of_group_.count = 0;
     for (int y = 0; y < lines_of(tile); ++y) {
       const PixelLine line(at_, tile.row, tile.line + y, target_, floats_);
-      for (std::int64_t x = 0; x < width; ++x)
-        line.put(pixels_of_group_, pixels_of_group_.count++, tile.column + x);
+      line.put(pixels_of_group_, pixels_of_group_.count, static_cast<int>(width), tile.column);
+      pixels_of_group_.count += static_cast<int>(width);
     }
     std::fill_n(pixels_of_group_.addends, pixels_of_group_.count, 0);
     pixels_of_group_.run_count = 1;

@@ -56,7 +56,7 @@ template <class Index>
       write(target + lane, narrowed(index(pixel, lane)));
     if (lane < at.channels) {
       const ByteLanes last = narrowed(index(pixel, lane));
-      std::memcpy(target + lane, &last, static_cast<std::size_t>(at.channels - lane));
+      copy_few<std::byte>(target + lane, &last, at.channels - lane);
     }
   } else {
     alignas(64) std::uint8_t indices[chunk_channels];
@@ -213,28 +213,44 @@ void pieces(const EpilogueBlock& at) {
   else search_pieces<Settling::general>(at);
 }
 
+// Calls use(pixel, entries + more) for the pixels of a panel. find(pixel, keep) returns the places
+// of the entries, and calls keep(more).
 #if !defined(__AVX2__) || defined(__AVX512F__)
-[[gnu::always_inline]] inline Lanes loaded(const std::int32_t* from, const Lanes& places) {
-  return gathered(from, places);
+template <class Find, class Use>
+[[gnu::always_inline]] inline void each_loaded(const EpilogueBlock& at, const std::int32_t* entries,
+                                               Find&& find, Use&& use) {
+  for (int pixel = 0; pixel < at.count; ++pixel) {
+    Lanes more;
+    const Lanes place =
+        find(pixel, [&](const Lanes& kept) __attribute__((always_inline)) { more = kept; });
+    use(pixel, gathered(entries, place) + more);
+  }
 }
 #else
-// Loads numbers one by one, which takes less time than a gather instruction.
-[[gnu::always_inline]] inline Lanes loaded(const std::int32_t* from, const Lanes& places) {
-  const auto two = [&](std::int64_t both) __attribute__((always_inline)) {
-    const auto pair = static_cast<std::uint64_t>(both);
-    return _mm_insert_epi32(_mm_cvtsi32_si128(from[static_cast<std::uint32_t>(pair)]),
-                            from[pair >> 32], 1);
-  };
-  const auto four = [&](__m128i some) __attribute__((always_inline)) {
-    return _mm_unpacklo_epi64(two(_mm_cvtsi128_si64(some)), two(_mm_extract_epi64(some, 1)));
-  };
-  return map_registers<Lanes>([&](int i) __attribute__((always_inline)) {
-    const auto all = __m256i(places.parts[i]);
-    return IntRegister(_mm256_set_m128i(four(_mm256_extracti128_si256(all, 1)),
-                                        four(_mm256_castsi256_si128(all))));
-  });
+// Copies entries one by one, for all pixels before the first use: this takes less time than gather
+// instructions, or than moves between registers of integers and of vectors.
+template <class Find, class Use>
+[[gnu::always_inline]] inline void each_loaded(const EpilogueBlock& at, const std::int32_t* entries,
+                                               Find&& find, Use&& use) {
+  using anybit::lowbit::most_block_pixels;
+  alignas(64) std::int32_t loaded[most_block_pixels * lane_count];
+  alignas(64) std::int32_t more[most_block_pixels * lane_count];
+  for (int pixel = 0; pixel < at.count; ++pixel) {
+    std::int32_t* const to = loaded + pixel * lane_count;
+    alignas(64) std::uint64_t pairs[lane_count / 2];
+    write(pairs, find(pixel, [&](const Lanes& kept) __attribute__((always_inline)) {
+            write(more + pixel * lane_count, kept);
+          }));
+    repeat<lane_count / 2>([&](int i) __attribute__((always_inline)) {
+      std::int32_t low = entries[static_cast<std::uint32_t>(pairs[i])],
+                   high = entries[pairs[i] >> 32];
+      asm("" : "+r"(low), "+r"(high));
+      to[2 * i] = low, to[2 * i + 1] = high;
+    });
+  }
+  for (int pixel = 0; pixel < at.count; ++pixel)
+    use(pixel, read<Lanes>(loaded + pixel * lane_count) + read<Lanes>(more + pixel * lane_count));
 }
-
 #endif
 
 [[gnu::always_inline]] inline Lanes sixteen_times(const Lanes& lanes) {
@@ -257,7 +273,7 @@ template <int bits>
   std::byte* const target = at.targets[pixel] + lane;
   const int channels = at.channels - lane;
   if (channels >= lane_count) write(target, codes);
-  else std::memcpy(target, &codes, static_cast<std::size_t>(channels));
+  else copy_few<std::byte>(target, &codes, channels);
 }
 
 template <Settling settling>
@@ -277,17 +293,20 @@ void some_packed_pieces(const EpilogueBlock& block) {
     const auto pivot = read<Lanes>(own.pivots), shift = read<Lanes>(own.shifts),
                more = read<Lanes>(own.more);
     const std::int32_t* const entries = at.packed_steps + std::ptrdiff_t{lane} * at.packed_count;
-    for (int pixel = 0; pixel < at.count; ++pixel) {
+    const auto find = [&](int pixel, auto&& keep) __attribute__((always_inline)) {
       const Lanes sum = accumulators<settling>(at, pixel, lane);
       const Lanes far = smaller(larger(sum, read<Lanes>(own.lows)), read<Lanes>(own.highs)) - pivot;
       const Lanes is_before = broadcast(0) > far;
       const Lanes distance = far ^ is_before;
       const Lanes bucket = distance >> (shift + (is_before & more));
-      const Lanes place = sixteen_times(bucket) + (is_before & before_pivot) + numbers;
-      const Lanes reached_by = loaded(entries, place) + distance;
-      if (has_negative(reached_by)) search_panel<settling>(at, pixel, lane);
-      else store_panel(at, pixel, lane, narrowed(shifted_right<23>(reached_by)));
-    }
+      keep(distance);
+      return sixteen_times(bucket) + (is_before & before_pivot) + numbers;
+    };
+    each_loaded(at, entries, find,
+                [&](int pixel, const Lanes& reached) __attribute__((always_inline)) {
+                  if (has_negative(reached)) search_panel<settling>(at, pixel, lane);
+                  else store_panel(at, pixel, lane, narrowed(shifted_right<23>(reached)));
+                });
   }
 }
 
@@ -309,16 +328,19 @@ void packed_steps(const EpilogueBlock& block) {
     const auto shift = read<Lanes>(at.bucket_shifts + lane), numbers = read<Lanes>(lane_numbers);
     const Lanes below_bucket = below_code >> (broadcast(24) - shift);
     const std::int32_t* const entries = at.packed_steps + std::ptrdiff_t{lane} * at.packed_count;
-    for (int pixel = 0; pixel < at.count; ++pixel) {
+    const auto find = [&](int pixel, auto&& keep) __attribute__((always_inline)) {
       const Lanes sum = accumulators<Settling::raw>(at, pixel, lane);
       const Lanes offset = smaller(larger(sum, low), high) - low;
-      const Lanes place = map_registers<Lanes>([&](int i) __attribute__((always_inline)) {
+      keep(offset & below_bucket);
+      return map_registers<Lanes>([&](int i) __attribute__((always_inline)) {
         const __m256i bucket = _mm256_srlv_epi32(__m256i(offset.parts[i]), __m256i(shift.parts[i]));
         return IntRegister(_mm256_slli_epi32(bucket, 4)) + numbers.parts[i];
       });
-      const Lanes reached = loaded(entries, place) + (offset & below_bucket);
-      store_panel(at, pixel, lane, narrowed(shifted_right<24>(reached)));
-    }
+    };
+    each_loaded(at, entries, find,
+                [&](int pixel, const Lanes& reached) __attribute__((always_inline)) {
+                  store_panel(at, pixel, lane, narrowed(shifted_right<24>(reached)));
+                });
   }
 }
 #endif

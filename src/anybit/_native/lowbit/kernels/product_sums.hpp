@@ -53,7 +53,7 @@ constexpr void set_short_dots([[maybe_unused]] ProductKernels& kernels) {
 #if defined(__AVX512VNNI__)
   kernels.prefers_bytes = true;
 #endif
-  kernels.split_pairs = nullptr;
+  kernels.split_pairs = kernels.wide_words = nullptr;
 #elif defined(__AVX512F__)
   kernels.short_dots = {sums<Avx512Short, Dot8, 8, 2, 4>, sums<Avx512Short, Dot4, 8, 2, 4>,
                         sums<Avx512Short, Dot2, 8, 2, 4>};
@@ -95,6 +95,7 @@ constexpr void set_wides(ProductKernels& kernels) {
   sums_of(kernels, Scheme::wide8) = sums<Wides, Wide8, 4, 2, 2>;
 #elif defined(__AVX2__)
   sums_of(kernels, Scheme::wide8) = wide_sums<Avx2, 2, 2>;
+  kernels.wide_words = word_sums<Avx2, 2, 2>;
 #else
   sums_of(kernels, Scheme::wide8) = sums<Wides, Wide8, 2, 1, 1>;
 #endif

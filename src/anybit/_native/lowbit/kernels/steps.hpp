@@ -109,6 +109,13 @@ template <class Values, class Operand>
   return {FloatRegister(_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), at))};
 #else
   if (count == lane_count) return read<Reals>(at);
+#if defined(__AVX2__)
+  const __m256i numbers = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return map_registers<Reals>([&](int i) __attribute__((always_inline)) {
+    const __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(count - 8 * i), numbers);
+    return FloatRegister(_mm256_maskload_ps(at + 8 * i, mask));
+  });
+#endif
   float lanes[lane_count] = {};
   std::memcpy(lanes, at, static_cast<std::size_t>(count) * sizeof(float));
   return read<Reals>(lanes);
@@ -258,10 +265,9 @@ void rounded(const EpilogueBlock& at) {
   each_stepped(at, [&](int pixel, int lane, const Reals& stepped) __attribute__((always_inline)) {
     const ByteLanes indices = narrowed(nearest(clamped(stepped, bottom, top), at.shift));
     if (!in_bytes) return write(room[pixel] + lane, indices);
-    const auto channels = static_cast<std::size_t>(here(at, lane));
-    // Variable sizes would cost a call.
+    const int channels = here(at, lane);
     if (channels == lane_count) write(at.targets[pixel] + lane, indices);
-    else std::memcpy(at.targets[pixel] + lane, &indices, channels);
+    else copy_few<std::byte>(at.targets[pixel] + lane, &indices, channels);
   });
   if (in_bytes) return;
   for (int pixel = 0; pixel < at.count; ++pixel)

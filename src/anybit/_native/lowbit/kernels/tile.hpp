@@ -151,6 +151,9 @@ template <class Isa, template <class> class SchemeOf, int rows, int panels, clas
           wide[n / sums / columns][n / sums % columns][n % sums];
     });
   }
+  // Copies: stores might change what `at` has.
+  const std::ptrdiff_t stride = at.stride;
+  [[maybe_unused]] const bool adds = at.adds;
   if constexpr (is_short) {
     repeat<rows * panels>([&](int n) __attribute__((always_inline)) {
       const int i = n / panels, panel_of = n % panels;
@@ -158,18 +161,18 @@ template <class Isa, template <class> class SchemeOf, int rows, int panels, clas
       repeat<parts>([&](int j) __attribute__((always_inline)) {
         results[j] = Scheme::result(sum[i][panel_of * parts + j]);
       });
-      Sum* const to = out + i * at.stride + panel_of * panel_channels;
+      Sum* const to = out + i * stride + panel_of * panel_channels;
       if constexpr (has_parts<Isa>)
-        if (at.adds) return Isa::add_shorts(to, results);
+        if (adds) return Isa::add_shorts(to, results);
       Isa::store_shorts(to, results);
     });
   } else {
     repeat<rows * columns>([&](int n) __attribute__((always_inline)) {
       const int i = n / columns, j = n % columns;
-      Sum* const to = out + i * at.stride + j * Isa::lanes;
+      Sum* const to = out + i * stride + j * Isa::lanes;
       Vector result = Scheme::result(sum[i][j]);
       if constexpr (has_parts<Isa>)
-        if (at.adds) result = Isa::add(result, Isa::load_any(to));
+        if (adds) result = Isa::add(result, Isa::load_any(to));
       Isa::store(to, result);
     });
   }

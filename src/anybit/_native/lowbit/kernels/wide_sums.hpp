@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of bytes by 16-bit operands, whose weights are spread once for a block of pixels.
+// Products of bytes by 16-bit operands. Weights are spread once for a block of pixels, or stored
+// so.
 #pragma once
 #include "schemes.hpp"
 #include "tile.hpp"
@@ -37,6 +38,16 @@ void wide_sums(const SumBlock& at) {
       sums_of_part<Isa, Widened8, rows, panels, 1>(part);
     }
   });
+}
+
+// The same with weights that are stored as `spread_to_words` leaves them.
+template <class Isa, int rows, int panels>
+void word_sums(const SumBlock& at) {
+  constexpr int part_steps = 64, rows_of_one = 4;
+  if (at.panels == 1)
+    return sum_by_parts<Isa, Widened8<Isa>, part_steps>(
+        at, sums_of_part<Isa, Widened8, rows_of_one, 1, 1>);
+  sum_by_parts<Isa, Widened8<Isa>, part_steps>(at, sums_of_part<Isa, Widened8, rows, panels, 1>);
 }
 
 }  // namespace
