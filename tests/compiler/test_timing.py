@@ -130,7 +130,7 @@ def test_report_names_remedy_for_slow_model() -> None:
     slow = speed(1e-3, 0.5e-3, 4e-3)
     whole = anybit.compile(mixed("N")).report
     one = replace(whole, layers=whole.compiled, programs=whole.programs[:1], speed=slow)
-    assert one.whole.endswith("; run the model as it is")
+    assert one.whole.endswith("; quantize with --integer-only, or run the float model m.onnx")
     two = replace(one, programs=whole.programs[:1] * 2)
     assert "--integer-only" in two.whole
     middle = replace(two, is_integer_only=True).whole
@@ -146,4 +146,4 @@ def test_report_names_remedy_for_slow_model() -> None:
     assert "--shape" in unknown.whole
     assert "--integer-only" not in unknown.whole
     fixed = replace(one, layers=(*one.layers, free))
-    assert fixed.whole.endswith("; run the model as it is")
+    assert fixed.whole.endswith("; quantize with --integer-only, or run the float model m.onnx")

@@ -94,8 +94,14 @@ try:
 except RuntimeError:
     print("spins")
 """
-    alone = "1 1" if (os.cpu_count() or 1) > 1 else "1 0"
-    for variable, expected in (("", f"{alone}\nspins\n"), ("3", "3 3\n0\n")):
+    count = os.cpu_count() or 1
+    alone = "1 1" if count > 1 else "1 0"
+    every = "spins" if count == 1 else "0"
+    for variable, expected in (
+        ("", f"{alone}\nspins\n"),
+        (str(count + 1), f"{count + 1} {count + 1}\n0\n"),
+        (str(count), f"{count} 0\n{every}\n"),
+    ):
         done = subprocess.run(
             [sys.executable, "-c", show],
             env={**os.environ, "ANYBIT_NUM_THREADS": variable},

@@ -169,20 +169,19 @@ class Report:
         if self.speed is None or not self.speed.is_slower:
             return str(self.speed or "")
         first = next(iter(self.speed.peers))
-        return f"slower than the {first}: {self.speed}; {self._remedy}"
+        return f"slower than the {first}: {self.speed}; {self._remedy(first)}"
 
-    @property
-    def _remedy(self) -> str:
+    def _remedy(self, faster: str) -> str:
         floats = [layer for layer in self.products if layer.guarantee is None]
         unknown = [layer for layer in floats if layer.macs is None]
         if unknown and self.has_dynamic_sizes:
             return "layers of unknown sizes stay float; give the sizes of inputs with --shape"
+        remedy = f"{self._other_quantization}run the {faster}"
         if len(floats) > len(unknown) or len(self.programs) > 1:
             return (
-                "where floats stay between integer regions, these cost more than they gain: "
-                f"{self._other_quantization}run the model as it is"
+                f"where floats stay between integer regions, these cost more than they gain: {remedy}"
             )
-        return "run the model as it is"
+        return remedy
 
     @property
     def _other_quantization(self) -> str:

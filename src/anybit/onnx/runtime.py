@@ -92,10 +92,9 @@ def set_threads(options: onnxruntime.SessionOptions, threads: int = 0) -> None:
         threads: The number of threads; 0 for `num_threads()`, or one per physical core if that is
             the number of all processors.
     """
-    if not threads and num_threads() != os.cpu_count():
-        threads = num_threads()
-    options.intra_op_num_threads = threads
-    if threads > 1 and not may_spin(threads):
+    count = threads or num_threads()
+    options.intra_op_num_threads = 0 if not threads and count == os.cpu_count() else count
+    if count > 1 and not may_spin(count):
         options.add_session_config_entry(_SPINNING, "0")
 
 

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from anybit.data.dataset import DataSource
 from anybit.onnx.files.origin import describe_origin
+from anybit.onnx.files.sample_shapes import describe_sample_shapes
 from anybit.onnx.files.reader import Source as ModelSource
 from anybit.onnx.passes import InferShapes, LiftOpset
 from anybit.onnx.preparation import apply_passes
@@ -170,7 +171,9 @@ def quantize(
 
     data = expand_random_tokens(data, model, name, options.config.random_tokens)
     dataset, floats = open_dataset(data, model, name)
-    macs = count_layer_macs(model, plan.layers, next(iter(dataset)), name)
+    first = next(iter(dataset))
+    results = replace(results, origin={**origin, **describe_sample_shapes(model, first)})
+    macs = count_layer_macs(model, plan.layers, first, name)
     with open_executor(cluster) as executor:
         advance = progress or ignore_progress
         ctx = Context(model, name, dataset, executor, advance, options.config, cache)

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from anybit.compiler.prepare.flatten_rows import get_merged_sizes
 from anybit.compiler.reason import Reason
+from anybit.onnx.files.sample_shapes import find_sample_shape
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.names import describe
 from anybit.onnx.graph.shapes import (
@@ -160,15 +161,18 @@ class ShapeDiagnosis:
         if has_dynamic_sizes(self._model):
             dynamic = [x for x in inputs if self._is_unknown(x)]
             options = " ".join(
-                f"--shape {x.name}={_describe_sizes(x)}" for x in dynamic[:_MOST_INPUTS]
+                f"--shape {x.name}={_describe_sizes(x, self._model)}" for x in dynamic[:_MOST_INPUTS]
             )
             return f"; give sizes such as {options}{' ...' if len(dynamic) > _MOST_INPUTS else ''}"
         fixed = all(x.shape is not None and x.shape.is_static() for x in inputs)
         return "" if fixed else "; fixing the batch size may help: anybit clean --batch 1"
 
 
-def _describe_sizes(value: ir.Value) -> str:
-    """Return sizes as --shape takes them, with examples for dynamic ones."""
+def _describe_sizes(value: ir.Value, model: ir.Model) -> str:
+    """Return sizes as --shape takes them: of the calibration data, else with examples."""
+    recorded = find_sample_shape(model, value)
+    if recorded is not None:
+        return ",".join(map(str, recorded))
     if value.shape is None:
         return "1,3,224,224"
     first, *others = value.shape if len(value.shape) else [1]
