@@ -178,9 +178,8 @@ class Report:
             return "layers of unknown sizes stay float; give the sizes of inputs with --shape"
         remedy = f"{self._other_quantization}run the {faster}"
         if len(floats) > len(unknown) or len(self.programs) > 1:
-            return (
-                f"where floats stay between integer regions, these cost more than they gain: {remedy}"
-            )
+            reason = "where floats stay between integer regions, these cost more than they gain"
+            return f"{reason}: {remedy}"
         return remedy
 
     @property

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from anybit.data.dataset import DataSource
 from anybit.onnx.files.origin import describe_origin
-from anybit.onnx.files.sample_shapes import describe_sample_shapes
 from anybit.onnx.files.reader import Source as ModelSource
+from anybit.onnx.files.sample_shapes import describe_sample_shapes
 from anybit.onnx.passes import InferShapes, LiftOpset
 from anybit.onnx.preparation import apply_passes
 from anybit.onnx.process import relax_gc

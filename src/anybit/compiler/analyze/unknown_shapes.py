@@ -161,7 +161,8 @@ class ShapeDiagnosis:
         if has_dynamic_sizes(self._model):
             dynamic = [x for x in inputs if self._is_unknown(x)]
             options = " ".join(
-                f"--shape {x.name}={_describe_sizes(x, self._model)}" for x in dynamic[:_MOST_INPUTS]
+                f"--shape {x.name}={_describe_sizes(x, self._model)}"
+                for x in dynamic[:_MOST_INPUTS]
             )
             return f"; give sizes such as {options}{' ...' if len(dynamic) > _MOST_INPUTS else ''}"
         fixed = all(x.shape is not None and x.shape.is_static() for x in inputs)
