@@ -22,18 +22,16 @@ std::int64_t steps_of(std::int64_t channels) { return (channels + 15) / 16 * 4; 
 // Bits of the planes that indices are stored in.
 int stored_bits(std::int64_t bits) { return bits == 7 ? 8 : static_cast<int>(bits); }
 
-// Packs weights: per group of panels, block and panel groups of 8 steps, perhaps one of 4, planes
-// of bits in turn; then the scales, and the sums of the weights if there are zero-points.
+// Packs weights: per panel and block groups of 8 steps, perhaps one of 4, planes of bits in turn;
+// then the scales, and the sums of the weights if there are zero-points.
 class BlockPacking {
  public:
-  BlockPacking(const BlockProduct& at, std::int64_t depth, std::int64_t channels, bool has_zeros,
-               std::int64_t together)
+  BlockPacking(const BlockProduct& at, std::int64_t depth, std::int64_t channels, bool has_zeros)
       : at_(at),
         depth_(depth),
         channels_(channels),
         block_(std::min(at.block, depth)),
         blocks_((depth + block_ - 1) / block_),
-        together_(together),
         bits_(stored_bits(at.weight_bits)),
         has_zeros_(has_zeros) {}
 
@@ -49,11 +47,9 @@ class BlockPacking {
 
   void write(std::byte* to) const {
     for (std::int64_t channel = 0; channel < channels_; ++channel) {
-      const std::int64_t panel = channel / panel_channels, in_group = panel % together_;
-      const std::int64_t first = panel - in_group, count = std::min(together_, panels() - first);
-      std::byte* at = to + first * panel_bytes();
-      for (std::int64_t block = 0; block < blocks_; at += count * block_bytes(block++))
-        write_block(channel, block, at + in_group * block_bytes(block));
+      std::byte* const panel = to + channel / panel_channels * panel_bytes();
+      for (std::int64_t block = 0; block < blocks_; ++block)
+        write_block(channel, block, panel + block * block_bytes(0));
     }
   }
 
@@ -103,7 +99,7 @@ class BlockPacking {
   }
 
   const BlockProduct& at_;
-  const std::int64_t depth_, channels_, block_, blocks_, together_;
+  const std::int64_t depth_, channels_, block_, blocks_;
   const int bits_;
   const bool has_zeros_;
 };
@@ -139,17 +135,15 @@ class BlockStage final : public Stage {
     origin_ = is_signed ? 0 : static_cast<std::int32_t>(task.tensor.lowest) + 128;
     const bool has_zeros = has_zero_ || origin_ != 0;
     const BlockProduct& product = *task.product;
-    const BlockPacking packing(product, channels_of_sum, channels, has_zeros,
-                               kernels_.block_panels);
+    const BlockPacking packing(product, channels_of_sum, channels, has_zeros);
     weights_ = room_for(packing.panels() * packing.panel_bytes(), task.most_bytes);
     packing.write(weights_.data());
     ones_ = ones_of(packing.size_of(0)),
     last_ones_ = ones_of(packing.size_of(packing.blocks() - 1));
     sums_ = kernels_.blocks[static_cast<std::size_t>(product.weight_bits - 1)];
     block_.offset = static_cast<std::uint8_t>(task.tensor.lowest - origin_);
-    panel_bytes_ = packing.panel_bytes();
+    block_.panel = packing.panel_bytes();
     block_.bytes = packing.block_bytes(0);
-    block_.last_bytes = packing.block_bytes(packing.blocks() - 1);
     block_.block = packing.block(), block_.blocks = static_cast<int>(packing.blocks());
     block_.steps = static_cast<int>(ones_.size());
     block_.last_steps = static_cast<int>(last_ones_.size());
@@ -228,7 +222,7 @@ class BlockStage final : public Stage {
     const std::int64_t count = std::min<std::int64_t>(chunk_channels, channels - channel);
     block.pixels = pixels.sources, block.count = pixels.count;
     block.panels = static_cast<int>((count + panel_channels - 1) / panel_channels);
-    block.weights = weights_.data() + channel / panel_channels * panel_bytes_;
+    block.weights = weights_.data() + channel / panel_channels * block_.panel;
     block.zeros = has_zeros_ ? pixels.zeros : nullptr;
     block.sums = room;
     sums_(block);
@@ -249,7 +243,6 @@ class BlockStage final : public Stage {
   const ProductKernels& kernels_;
   int together_ = most_pixels;  // pixels
   bool prepares_ = false;
-  std::int64_t panel_bytes_ = 0;
   std::int32_t origin_ = 0;
   bool has_zeros_ = false;
   Aligned<std::byte> weights_;

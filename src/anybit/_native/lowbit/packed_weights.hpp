@@ -18,25 +18,25 @@
 
 namespace anybit::lowbit {
 
-// Asks for large pages for memory of some MiB: kernels read it faster from beyond the caches.
+inline constexpr std::size_t large_page = std::size_t{2} << 20;
+
+// Asks for large pages for memory that has some: kernels read it faster from beyond the caches.
 inline void prefer_large_pages([[maybe_unused]] void* data, [[maybe_unused]] std::size_t bytes) {
 #if defined(__linux__)
-  constexpr std::uintptr_t page = 4096;
-  constexpr std::size_t least = std::size_t{4} << 20;
-  const std::uintptr_t start = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page;
-  const std::uintptr_t end = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
   // A hint: nothing depends on its success.
-  if (bytes >= least) (void)madvise(reinterpret_cast<void*>(start), end - start, MADV_HUGEPAGE);
+  if (bytes >= large_page) (void)madvise(data, bytes / large_page * large_page, MADV_HUGEPAGE);
 #endif
 }
 
-// Zeroed memory, aligned to `alignment`, followed by `slack` bytes.
+// Zeroed memory, aligned to `alignment` or to large pages, followed by `slack` bytes.
 template <class T>
 class Aligned {
  public:
   Aligned() = default;
   explicit Aligned(std::int64_t size)
-      : size_(size), data_(static_cast<T*>(::operator new[](bytes() + slack, boundary))) {
+      : size_(size),
+        data_(static_cast<T*>(::operator new[](bytes() + slack, boundary_of(bytes()))),
+              Delete{boundary_of(bytes())}) {
     prefer_large_pages(data_.get(), bytes());
     std::memset(static_cast<void*>(data_.get()), 0, bytes() + slack);
   }
@@ -47,8 +47,11 @@ class Aligned {
   std::size_t bytes() const { return static_cast<std::size_t>(size_) * sizeof(T); }
 
  private:
-  static constexpr std::align_val_t boundary{static_cast<std::size_t>(alignment)};
+  static std::align_val_t boundary_of(std::size_t bytes) {
+    return std::align_val_t{bytes < large_page ? static_cast<std::size_t>(alignment) : large_page};
+  }
   struct Delete {
+    std::align_val_t boundary{};
     void operator()(T* data) const { ::operator delete[](data, boundary); }
   };
   std::int64_t size_ = 0;

@@ -100,15 +100,14 @@ struct WinogradSums {
   std::ptrdiff_t line, pixel;  // strides
 };
 
-// A block of pixels times adjacent panels of weights that have a scale per block of channels.
-// Groups of `block_panels` panels, the last one of fewer, have their blocks in turn, see
+// A block of pixels times adjacent panels of weights that have a scale per block of channels, see
 // block_stage.cpp.
 struct BlockSums {
   const std::byte* const* pixels;  // indices of each pixel
   int count;
-  std::uint8_t offset;               // which turns indices into signed bytes
-  const std::byte* weights;          // of the first panel
-  std::ptrdiff_t bytes, last_bytes;  // of a panel, in a block and in the last one
+  std::uint8_t offset;          // which turns indices into signed bytes
+  const std::byte* weights;     // of the first panel
+  std::ptrdiff_t panel, bytes;  // from one panel to the next, from one block to the next
   int panels;
   std::ptrdiff_t block;                  // channels
   int blocks, steps, last_steps;         // steps of the last block
@@ -339,9 +338,8 @@ struct ProductKernels {
   // Sums whose low 16 bits are exact, and their epilogue. Null where the level computes in 32 bits.
   std::array<void (*)(const SumBlock&), scheme_count> short_sums{};
   void (*short_epilogue)(const ShortEpilogueBlock&) = nullptr;
-  // Panels of weights in blocks that are stored together, and pixels that are multiplied together
-  // if they are prepared.
-  int block_panels = 1, block_rows = 1;
+  // Pixels times weights in blocks that are multiplied together if they are prepared.
+  int block_rows = 1;
   // Turns indices into signed bytes, and adds these up by blocks.
   void (*prepare_blocks)(const BlockSums&, const std::byte* indices, std::int64_t depth,
                          std::byte* to, std::int32_t* sums) = nullptr;

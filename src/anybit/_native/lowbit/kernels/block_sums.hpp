@@ -87,16 +87,9 @@ template <class Isa, class Vector>
   if constexpr (Isa::narrow) wide = Isa::add(wide, Isa::widened(narrow));
 }
 
-// Panels of a group that a tile multiplies.
-struct PanelRange {
-  const std::byte* group;
-  int count;  // of the group
-  int first;
-};
-
 // Sums of `rows` pixels times `panels` panels. Several pixels are prepared.
 template <int bits, int rows, int panels>
-[[gnu::noinline]] void block_tile(const BlockSums& block, int first, const PanelRange& range,
+[[gnu::noinline]] void block_tile(const BlockSums& block, int first, const std::byte* weights,
                                   float* out) {
   using Isa = BlockDots<bits>;
   using Vector = typename Isa::Vector;
@@ -107,13 +100,10 @@ template <int bits, int rows, int panels>
   repeat<rows>([&](int i) __attribute__((always_inline)) {
     a[i] = prepared ? at.prepared + (first + i) * at.prepared_bytes : at.pixels[first + i];
   });
-  // Bytes ahead of the weights in use that are read to the caches.
-  constexpr std::ptrdiff_t ahead = 8192;
-  const std::byte* b = range.group + range.first * at.bytes;
-  const std::byte* next = b;
-  const std::byte* const last =
-      range.group + (at.blocks - 1) * range.count * at.bytes + range.first * at.last_bytes;
-  std::ptrdiff_t panel = at.bytes;
+  // Bytes of each panel ahead of the weights in use that are read to the caches.
+  constexpr std::ptrdiff_t ahead = bytes_ahead / panels;
+  const std::ptrdiff_t panel = at.panel;
+  const std::byte *b = weights, *next = b;
   const auto place = [&](int j) __attribute__((always_inline)) {
     return b + j / parts * panel + j % parts * static_cast<int>(sizeof(Vector));
   };
@@ -124,7 +114,6 @@ template <int bits, int rows, int panels>
     const int steps = is_last ? at.last_steps : at.steps;
     const std::int32_t* ones = is_last ? at.last_ones : at.ones;
     const std::ptrdiff_t start = number * at.block;
-    if (is_last) panel = at.last_bytes, b = last;
     std::ptrdiff_t done = 0;
     Vector sums[rows][columns] = {}, codes[rows] = {};
     const auto add_group = [&]<int count>() __attribute__((always_inline)) {
@@ -187,7 +176,7 @@ template <int bits, int rows, int panels>
         totals[i][j] += __builtin_convertvector(IntRegister(sum), FloatRegister) * scales;
       });
     });
-    next += range.count * at.bytes, b = next;
+    next += at.bytes, b = next;
   }
   repeat<rows>([&](int i) __attribute__((always_inline)) {
     repeat<columns>([&](int j) __attribute__((always_inline)) {
@@ -204,13 +193,14 @@ constexpr int most_block_rows = 2, most_row_panels = 1, most_block_panels = 2;
 constexpr int most_block_rows = 1, most_row_panels = 1, most_block_panels = 1;
 #endif
 
-// Sums of the panels of a group from `first` on, `panels` at a time and then fewer.
+// Sums of the panels from `panel` to `end`, `panels` at a time and then fewer.
 template <int bits, int rows, int panels>
-[[gnu::always_inline]] inline void block_group(const BlockSums& at, int row, PanelRange range) {
+[[gnu::always_inline]] inline void block_panels(const BlockSums& at, int row, int panel, int end) {
   float* const out = at.sums + row * at.stride;
-  for (; range.first + panels <= range.count; range.first += panels)
-    block_tile<bits, rows, panels>(at, row, range, out + range.first * panel_channels);
-  if constexpr (panels > 1) block_group<bits, rows, panels / 2>(at, row, range);
+  for (; panel + panels <= end; panel += panels)
+    block_tile<bits, rows, panels>(at, row, at.weights + panel * at.panel,
+                                   out + panel * panel_channels);
+  if constexpr (panels > 1) block_panels<bits, rows, panels / 2>(at, row, panel, end);
 }
 
 // Turns the indices of a pixel into signed bytes, and adds these up by blocks.
@@ -230,23 +220,20 @@ void prepare_blocks(const BlockSums& at, const std::byte* indices, std::int64_t 
 }
 
 template <int bits>
-void block_sums(const BlockSums& block) {
-  BlockSums at = block;
-  for (int panel = 0; panel < block.panels; panel += most_block_panels) {
-    const PanelRange range{at.weights, std::min(most_block_panels, block.panels - panel), 0};
+void block_sums(const BlockSums& at) {
+  for (int panel = 0; panel < at.panels; panel += most_block_panels) {
+    const int end = std::min(panel + most_block_panels, at.panels);
     int row = 0;
     if constexpr (most_block_rows > 1)
       for (; at.prepared != nullptr && row + most_block_rows <= at.count; row += most_block_rows)
-        block_group<bits, most_block_rows, most_row_panels>(at, row, range);
-    for (; row < at.count; ++row) block_group<bits, 1, most_block_panels>(at, row, range);
-    at.weights += range.count * ((at.blocks - 1) * at.bytes + at.last_bytes);
-    at.sums += range.count * panel_channels;
+        block_panels<bits, most_block_rows, most_row_panels>(at, row, panel, end);
+    for (; row < at.count; ++row) block_panels<bits, 1, most_block_panels>(at, row, panel, end);
   }
 }
 
 template <class = void>
 constexpr void set_blocks(anybit::lowbit::ProductKernels& kernels) {
-  kernels.block_panels = most_block_panels, kernels.block_rows = most_block_rows;
+  kernels.block_rows = most_block_rows;
   kernels.prepare_blocks = prepare_blocks;
   kernels.blocks = {block_sums<1>, block_sums<2>, block_sums<3>, block_sums<4>,
                     block_sums<5>, block_sums<6>, block_sums<8>, block_sums<8>};
