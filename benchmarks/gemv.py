@@ -135,8 +135,7 @@ def measure(
 ) -> list[tuple[str, ...]]:
     """Return the rows of the table for a matrix."""
     calls = make_calls(depth, columns, folder)
-    other, own = np.zeros(EVICTED, np.uint8), np.zeros(depth * columns, np.uint8)
-    other[:] = own[:] = 1
+    other, own = np.ones(EVICTED, np.uint8), np.ones(depth * columns, np.uint8)
     evict = partial(read.read, ctypes.c_void_p(other.ctypes.data), ctypes.c_size_t(EVICTED))
     sizes = {name: depth * columns * bits / 8 for name, (_, bits) in FORMATS.items()}
     sizes |= dict.fromkeys(PEERS, depth * columns * (4 + 32 / BLOCK) / 8)

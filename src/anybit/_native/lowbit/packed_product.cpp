@@ -37,7 +37,9 @@ Folding folding_of(const State& at, std::int64_t unit, std::int64_t positive) {
   switch (at.scheme) {
     case Scheme::dot8:
     case Scheme::dot4:
+    case Scheme::dot3:
     case Scheme::dot2:
+    case Scheme::dot1:
     case Scheme::wide8:
     case Scheme::depthwise:
     case Scheme::depthwise4:
@@ -144,16 +146,11 @@ std::vector<PanelChannels> plan_panels(State& at, std::int64_t groups) {
   return panels;
 }
 
-// Numbers of weights that share a byte.
-constexpr int phases_of(Scheme scheme) {
-  return scheme == Scheme::dot2 ? 4 : scheme == Scheme::dot4 ? 2 : 1;
-}
-
 // Whether copying the runs of a window takes less time than the padding of each run.
 bool gathers_windows(const State& at) {
   if (!at.kernels->gathers_windows || !is_dot(at.scheme)) return false;
   const std::int64_t run = at.window.kernel_width * at.source.channels,
-                     count = at.window.kernel_height, step = std::int64_t{4} * phases_of(at.scheme);
+                     count = at.window.kernel_height, step = values_per_step(at.scheme);
   const auto padded = [&](std::int64_t bytes) { return (bytes + step - 1) / step * step; };
   return run <= copied_bytes && run * count + copied_bytes <= gathered_bytes &&
          padded(run * count) * 10 <= padded(run) * count * 9;
@@ -206,7 +203,7 @@ TapOrder tap_order_of(const State& at, std::int64_t terms) {
 int block_pixels_of(const State& at) {
   constexpr std::ptrdiff_t near_bytes = 40 * 1024;
   const std::ptrdiff_t chunk =
-      at.weights.panel * phases_of(at.scheme) * (chunk_channels / panel_channels);
+      at.weights.panel * 8 / bits_of_index(at.scheme) * (chunk_channels / panel_channels);
   return chunk <= near_bytes ? at.kernels->near_pixels : at.kernels->block_pixels;
 }
 
@@ -265,7 +262,7 @@ void select_sums(State& at, const WeightForm& form, std::int64_t terms) {
   if (scheme >= at.kernels->short_dots.size()) return;
   // A lane adds two products in each phase of a step. Few steps would be widened too often.
   constexpr std::int64_t least_steps = 4;
-  const std::int64_t steps = terms / (2 * phases_of(at.scheme));
+  const std::int64_t steps = terms / (values_per_step(at.scheme) / 2);
   if (at.kernels->short_dots[scheme] == nullptr || steps < least_steps) return;
   at.sums = at.kernels->short_dots[scheme];
   at.narrow_steps = static_cast<int>(std::min<std::int64_t>(steps, 1 << 20));
@@ -385,8 +382,9 @@ PackedProduct::PackedProduct(PackedProduct&&) noexcept = default;
 
 std::string_view PackedProduct::kernel() const {
   constexpr std::string_view names[scheme_count] = {
-      "dot8",    "dot4",  "dot2",  "wide8",  "xor11",  "xor12",     "ternary11", "ternary12",
-      "signs12", "and21", "and22", "rows11", "rows22", "depthwise", "depthwise"};
+      "dot8",  "dot4",   "dot2",      "dot3",      "dot1",     "wide8",
+      "xor11", "xor12",  "ternary11", "ternary12", "signs12",  "and21",
+      "and22", "rows11", "rows22",    "depthwise", "depthwise"};
   return state_->winograd.used() ? "winograd" : names[static_cast<std::size_t>(state_->scheme)];
 }
 

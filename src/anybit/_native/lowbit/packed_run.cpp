@@ -90,8 +90,8 @@ void run_product(const State& at, const Part& part, const std::byte* source, std
   // Or if the weights of a chunk stay in the L2 cache, but those of all channels do not.
   constexpr std::size_t near_bytes = 256 * 1024;
   const bool by_chunks = at.kernels->spreads_weights && pixels > at.block_pixels &&
-                         (at.scheme == Scheme::dot4 || at.scheme == Scheme::dot2 ||
-                          (is_dot(at.scheme) && at.weights.bytes.bytes() > near_bytes));
+                         is_dot(at.scheme) &&
+                         (bits_of_index(at.scheme) < 8 || at.weights.bytes.bytes() > near_bytes);
   const std::int64_t most = by_chunks ? chunk_channels : part.last_channel - part.first_channel;
   for (Part chunk = part; chunk.first_channel < part.last_channel; chunk.first_channel += most) {
     chunk.last_channel = std::min(chunk.first_channel + most, part.last_channel);

@@ -56,6 +56,13 @@ WeightForm::WeightForm(const Weights& weights) {
                (value == 0 || value == unit || value == -2 * unit || value == -unit);
 }
 
+bool WeightForm::has_two() const {
+  const bool is_binary =
+      bipolar && largest > 0 &&
+      std::all_of(units.begin(), units.end(), [this](int unit) { return unit == largest; });
+  return is_binary || set.size() <= 2;
+}
+
 namespace {
 
 // Cycles per 32 values of the reduction axis and panel of 16 channels, with data in L1, measured by
@@ -145,16 +152,12 @@ bool is_depthwise(const ProductTask& task) {
          task.target.channels == task.source.channels;
 }
 
-int bits_of_index(Scheme scheme) {
-  return scheme == Scheme::dot4 ? 4 : scheme == Scheme::dot2 ? 2 : 8;
-}
-
 // Values per run of the reduction axis, rounded up to whole steps.
 std::int64_t padded_run(const ProductTask& task, Scheme scheme) {
   const Window& window = task.product->window;
   const bool joined = task.product->groups == 1 && window.dilation_width == 1;
   const std::int64_t run = inner_channels(task) * (joined ? window.kernel_width : 1);
-  const std::int64_t step = 32 / bits_of_index(scheme);
+  const std::int64_t step = values_per_step(scheme);
   return (run + step - 1) / step * step;
 }
 
@@ -167,6 +170,22 @@ bool prefers_bytes(const ProductTask& task, const ProductKernels& kernels) {
       task.target.channels * inner_channels(task) * window.kernel_height * window.kernel_width;
   const bool many = task.target.height * task.target.width >= many_pixels;
   return kernels.prefers_bytes && bytes <= (many ? most_bytes : near_bytes);
+}
+
+// Returns `scheme`, or one with fewer bits for a single pixel times weights that exceed the L2
+// cache: reading them takes longer than unpacking.
+Scheme narrow_scheme(const ProductTask& task, const WeightForm& form, const ProductKernels& kernels,
+                     Scheme scheme) {
+  constexpr std::int64_t least_weights = 4 * 1024 * 1024;
+  const std::int64_t inner = inner_channels(task);
+  const bool is_far = task.target.height * task.target.width == 1 && task.product->groups == 1 &&
+                      task.target.channels * inner >= least_weights;
+  // A table of two weights may lack the 0 of padding.
+  const bool pads = inner % (kernels.dot_bytes > 32 ? kernels.dot_bytes : 32) != 0;
+  Scheme narrow = scheme;
+  if (scheme == Scheme::dot4 && form.set.size() <= 8) narrow = Scheme::dot3;
+  if (scheme == Scheme::dot2 && form.has_two() && !pads) narrow = Scheme::dot1;
+  return is_far && kernels.sums[static_cast<std::size_t>(narrow)] != nullptr ? narrow : scheme;
 }
 
 Scheme dot_scheme(const ProductTask& task, const WeightForm& form, Level level) {
@@ -185,6 +204,7 @@ Scheme dot_scheme(const ProductTask& task, const WeightForm& form, Level level) 
   // Bytes of short runs, as of images with three channels, are padded less.
   const bool pads_less = padded_run(task, Scheme::dot8) * 4 <= padded_run(task, scheme) * 3;
   if (pads_less || prefers_bytes(task, kernels)) scheme = Scheme::dot8;
+  else scheme = narrow_scheme(task, form, kernels, scheme);
   const auto largest = static_cast<int>(task.source.levels - 1);
   const bool exact = kernels.sums[static_cast<std::size_t>(scheme)] != nullptr &&
                      kernels.dot_is_exact(largest, form.largest);
@@ -238,32 +258,43 @@ Aligned<std::byte> room_for(std::int64_t bytes, std::int64_t most) {
 
 namespace {
 
-// Packs weights as bytes, or as indices of 4 or 2 bits. A step is [16 channels][4 bytes]; a byte
-// holds the indices of all phases.
+// Packs weights as bytes, or as indices of 4 to 1 bits. A vector is [16 channels][4 bytes]; a byte
+// holds the indices of all phases. With 3 bits the lower two are in two vectors, the upper ones in
+// a third.
 class DotPacker {
  public:
   DotPacker(Scheme scheme, const WeightForm& form, PackedWeights& to)
-      : bits_(bits_of_index(scheme)) {
+      : scheme_(scheme), bits_(bits_of_index(scheme)) {
     for (std::size_t i = 0; i < 256; ++i) indices_[i] = static_cast<std::uint8_t>(i - 128);
-    if (bits_ < 8)
-      for (std::size_t i = 0; i < form.set.size(); ++i) {
-        to.values[i] = form.set[i];
-        indices_[form.set[i] + 128] = static_cast<std::uint8_t>(i);
+    if (bits_ < 8) {
+      std::vector<std::int8_t> values = form.set;
+      if (scheme == Scheme::dot1 && values.size() == 3) values = {values[0], values[2]};
+      indices_[128] = 0;  // of channels that do not exist
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        to.values[i] = values[i];
+        indices_[values[i] + 128] = static_cast<std::uint8_t>(i);
       }
+    }
     // What is beside the bits of an index may then be anything.
     for (std::size_t i = std::size_t{1} << bits_; i < 16; ++i)
       to.values[i] = to.values[i - (std::size_t{1} << bits_)];
   }
-  int k_per_step() const { return 32 / bits_; }
-
   // k counts within a run and may be behind its end, where weights are 0.
   void put(std::byte* run, int lane, std::int64_t k, int weight) const {
-    const std::int64_t step = k / k_per_step(), phase = k % k_per_step() / 4;
-    std::byte& at = run[step * 64 + lane * 4 + k % 4];
-    at |= static_cast<std::byte>(indices_[weight + 128] << phase * bits_);
+    const int per_step = values_per_step(scheme_), index = indices_[weight + 128];
+    const std::int64_t phase = k % per_step / 4;
+    std::byte* const step =
+        run + k / per_step * bytes_per_step(scheme_) + lane * std::int64_t{4} + k % 4;
+    const auto add = [&](std::int64_t vector, int bits, std::int64_t place) {
+      step[vector * 64] |= static_cast<std::byte>(bits << place);
+    };
+    if (bits_ != 3) return add(0, index, phase * bits_);
+    add(phase / 4, index & 3, phase % 4 * 2);
+    add(2, index >> 2, phase);
   }
 
  private:
+  const Scheme scheme_;
   const int bits_;
   std::uint8_t indices_[256];
 };
@@ -322,17 +353,18 @@ void pack_dots(Scheme scheme, const Weights& weights, const WeightForm& form, co
                const std::vector<PanelChannels>& panels, int dot_bytes, std::int64_t most_bytes,
                PackedWeights& to) {
   const DotPacker packer(scheme, form, to);
-  const std::int64_t length = runs.taps * weights.inner, k_per_step = packer.k_per_step();
+  const std::int64_t length = runs.taps * weights.inner, k_per_step = values_per_step(scheme);
   const std::int64_t whole =
       std::max<std::int64_t>(k_per_step, scheme == Scheme::wide8 ? 4 : dot_bytes);
   to.steps = static_cast<int>((length + whole - 1) / whole * (whole / k_per_step));
-  to.panel = runs.count * to.steps * 64;
+  const std::int64_t run_bytes = std::int64_t{to.steps} * bytes_per_step(scheme);
+  to.panel = runs.count * run_bytes;
   to.bytes = room_for(to.panel * static_cast<std::int64_t>(panels.size()), most_bytes);
   for (std::size_t p = 0; p < panels.size(); ++p)
     for (int lane = 0; lane < panel_channels; ++lane)
       for (std::int64_t run = 0; run < runs.count; ++run) {
         std::byte* const at =
-            to.bytes.data() + static_cast<std::int64_t>(p) * to.panel + run * to.steps * 64;
+            to.bytes.data() + static_cast<std::int64_t>(p) * to.panel + run * run_bytes;
         const bool present = lane < panels[p].count;
         for (std::int64_t k = 0; k < to.steps * k_per_step; ++k)
           packer.put(

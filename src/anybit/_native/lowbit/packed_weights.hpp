@@ -83,6 +83,8 @@ struct WeightForm {
   int largest = 0;
 
   explicit WeightForm(const Weights& weights);
+  // Whether weights have two values at most.
+  bool has_two() const;
 };
 
 // Returns the fastest scheme of a level for a source coding: a dot product or depthwise scheme for

@@ -18,9 +18,11 @@ inline constexpr int panel_channels = 16;
 // Arithmetic of a product of indices q and weights w, summed over the reduction axis. Names of bit
 // schemes end in the number of planes of weights and of activations.
 enum class Scheme : std::uint8_t {
-  dot8,       // sum of q * w, w in bytes
-  dot4,       // w are indices of 4 bits into a table of 16
-  dot2,       // w are indices of 2 bits into a table of 4
+  dot8,  // sum of q * w, w in bytes
+  dot4,  // w are indices of 4 bits into a table of 16
+  dot2,  // w are indices of 2 bits into a table of 4
+  dot3,  // of 3 bits, in two planes
+  dot1,
   wide8,      // dot8 by 16-bit products, where 8-bit instructions would saturate
   xor11,      // w is -v or v: ones of q ^ (w > 0)
   xor12,      // the same for each plane of q, the second twice
@@ -34,7 +36,7 @@ enum class Scheme : std::uint8_t {
   depthwise,   // groups of one channel; w in 16 bits, tap by tap or in pairs of taps
   depthwise4,  // the same, w in bytes, four taps together
 };
-inline constexpr int scheme_count = 15;
+inline constexpr int scheme_count = 17;
 inline constexpr int taps_together = 4;
 
 // The panels that `depthwise4` takes together next, of those left in a chunk: at most `most`, which
@@ -44,6 +46,21 @@ constexpr int panels_of_taps(std::int64_t left, int most) {
 }
 
 constexpr bool is_dot(Scheme scheme) { return scheme <= Scheme::wide8; }
+
+// Bits of a weight of a dot product in memory.
+constexpr int bits_of_index(Scheme scheme) {
+  return scheme == Scheme::dot4   ? 4
+         : scheme == Scheme::dot3 ? 3
+         : scheme == Scheme::dot2 ? 2
+         : scheme == Scheme::dot1 ? 1
+                                  : 8;
+}
+
+// Values of a channel in a step of a dot product, and bytes of a step of 16 channels.
+constexpr int values_per_step(Scheme scheme) {
+  return scheme == Scheme::dot3 ? 32 : 32 / bits_of_index(scheme);
+}
+constexpr int bytes_per_step(Scheme scheme) { return scheme == Scheme::dot3 ? 192 : 64; }
 constexpr bool is_depthwise(Scheme scheme) { return scheme >= Scheme::depthwise; }
 constexpr bool is_rows(Scheme scheme) {
   return scheme == Scheme::rows11 || scheme == Scheme::rows22;

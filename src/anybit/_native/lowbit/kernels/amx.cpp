@@ -16,6 +16,7 @@
 #include "_native/lowbit/scratch.hpp"
 #include "_native/lowbit/unroll.hpp"
 #include "isa_avx512.hpp"
+#include "schemes.hpp"
 
 namespace {
 
@@ -145,32 +146,38 @@ void multiply(const Walk& walk, const Rows* rows, const std::byte* b, std::ptrdi
   if constexpr (halves > 1 && panels > 1) _tile_stored(3, out1 + panel_channels, stride);
 }
 
-// Unpacks 2- and 4-bit weights to bytes.
-template <int bits>
+// Unpacks weights of a few bits to bytes.
+template <template <class> class Packed>
 void spread(const SumBlock& at, std::byte* to) {
-  const Avx512Base::Table values = Avx512Base::table(at.values);
+  constexpr int vectors = Packed<Avx512Base>::vectors;
+  const Packed<Avx512Base> weights(at.values);
   for (int panel = 0; panel < at.panels; ++panel) {
     const std::byte* from = at.weights + panel * at.panel;
-    for (int step = at.segment_count * at.steps; step > 0; --step, from += 64)
-      unroll<8 / bits>([&](auto phase) __attribute__((always_inline)) {
-        _mm512_store_si512(
-            to, Avx512Base::look_up<phase * bits, bits>(values, _mm512_load_si512(from)));
-        to += 64;
+    for (int step = at.segment_count * at.steps; step > 0; --step, from += vectors * tile_width) {
+      __m512i packed[vectors];
+      repeat<vectors>([&](int v) __attribute__((always_inline)) {
+        packed[v] = _mm512_load_si512(from + v * tile_width);
       });
+      unroll<Packed<Avx512Base>::phases>([&](auto phase) __attribute__((always_inline)) {
+        __m512i bytes[1];
+        weights.template unpack<phase>(packed, bytes);
+        _mm512_store_si512(to, bytes[0]);
+        to += tile_width;
+      });
+    }
   }
 }
 
-constexpr Scheme scheme_of(int bits) {
-  return bits == 8 ? Scheme::dot8 : bits == 4 ? Scheme::dot4 : Scheme::dot2;
-}
-
-template <int bits>
+template <Scheme scheme, template <class> class Packed>
 void sums(const SumBlock& at) {
-  const Walk walk{at, std::ptrdiff_t{at.steps} * 4 * (8 / bits)};
-  const std::ptrdiff_t panel = at.panel * (8 / bits);
+  constexpr int bits = anybit::lowbit::bits_of_index(scheme);
+  constexpr std::ptrdiff_t values = anybit::lowbit::values_per_step(scheme);
+  const Walk walk{at, at.steps * values};
+  const std::ptrdiff_t panel =
+      at.panel / anybit::lowbit::bytes_per_step(scheme) * values * panel_channels;
   const auto narrower = [&] {
-    anybit::compiled<ProductKernels, Level::avx512vpopcnt>()
-        .sums[static_cast<std::size_t>(scheme_of(bits))](at);
+    anybit::compiled<ProductKernels, Level::avx512vpopcnt>().sums[static_cast<std::size_t>(scheme)](
+        at);
   };
   if (at.fresh_weights) local.spread = nullptr;
   if (at.count < fewest_pixels) return narrower();
@@ -181,7 +188,7 @@ void sums(const SumBlock& at) {
   if constexpr (bits < 8) {
     std::byte* const bytes = local.weights.get(static_cast<std::size_t>(panel * at.panels));
     if (bytes != nullptr && local.spread != at.weights) {
-      spread<bits>(at, bytes);
+      spread<Packed>(at, bytes);
       local.spread = at.weights;
     }
     weights = bytes;
@@ -216,9 +223,14 @@ template <>
 const ProductKernels& anybit::compiled<ProductKernels, anybit::Level::amx>() {
   static const ProductKernels all = [] {
     ProductKernels kernels = compiled<ProductKernels, Level::avx512vpopcnt>();
-    kernels.sums[static_cast<std::size_t>(Scheme::dot8)] = sums<8>;
-    kernels.sums[static_cast<std::size_t>(Scheme::dot4)] = sums<4>;
-    kernels.sums[static_cast<std::size_t>(Scheme::dot2)] = sums<2>;
+    const auto sums_of = [&](Scheme scheme) -> auto& {
+      return kernels.sums[static_cast<std::size_t>(scheme)];
+    };
+    sums_of(Scheme::dot8) = sums<Scheme::dot8, Dot8>;
+    sums_of(Scheme::dot4) = sums<Scheme::dot4, Dot4>;
+    sums_of(Scheme::dot3) = sums<Scheme::dot3, Dot3>;
+    sums_of(Scheme::dot2) = sums<Scheme::dot2, Dot2>;
+    sums_of(Scheme::dot1) = sums<Scheme::dot1, Dot1>;
     kernels.dot_bytes = tile_width;
     kernels.spreads_weights = true;
     kernels.block_pixels = most_tiles * tile_rows;

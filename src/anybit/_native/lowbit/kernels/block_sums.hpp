@@ -100,8 +100,6 @@ template <int bits, int rows, int panels>
   repeat<rows>([&](int i) __attribute__((always_inline)) {
     a[i] = prepared ? at.prepared + (first + i) * at.prepared_bytes : at.pixels[first + i];
   });
-  // Bytes of each panel ahead of the weights in use that are read to the caches.
-  constexpr std::ptrdiff_t ahead = bytes_ahead / panels;
   const std::ptrdiff_t panel = at.panel;
   const std::byte *b = weights, *next = b;
   const auto place = [&](int j) __attribute__((always_inline)) {
@@ -152,7 +150,7 @@ template <int bits, int rows, int panels>
       if constexpr (rows == 1)
         repeat<panels * group_vectors(bits, count)>([&](int v) __attribute__((always_inline)) {
           constexpr int vectors = group_vectors(bits, count);
-          __builtin_prefetch(b + v / vectors * panel + v % vectors * vector_block + ahead);
+          __builtin_prefetch(b + v / vectors * panel + v % vectors * vector_block + bytes_ahead);
         });
       b += group_vectors(bits, count) * vector_block;
       done += count * 4, ones += count;
@@ -160,8 +158,9 @@ template <int bits, int rows, int panels>
     for (int k = steps; k >= 8; k -= 8) add_group.template operator()<8>();
     if (steps % 8 != 0) add_group.template operator()<4>();
     if constexpr (rows == 1)
-      repeat<panels>(
-          [&](int j) __attribute__((always_inline)) { __builtin_prefetch(b + j * panel + ahead); });
+      repeat<panels>([&](int j) __attribute__((always_inline)) {
+        __builtin_prefetch(b + j * panel + bytes_ahead);
+      });
     repeat<rows>([&](int i) __attribute__((always_inline)) {
       UnsignedRegister lows = wrapping(IntRegister(codes[i]));
       if constexpr (prepared)

@@ -35,6 +35,14 @@ constexpr void set_dots(ProductKernels& kernels) {
   sums_of(kernels, Scheme::dot8) = sums<Dots, Dot8, 8, 2, 4>;
   sums_of(kernels, Scheme::dot4) = sums<Dots, Dot4, 8, 2, 4>;
   sums_of(kernels, Scheme::dot2) = sums<Dots, Dot2, 8, 2, 4>;
+#if defined(__AVX512VNNI__)
+  sums_of(kernels, Scheme::dot3) = sums<Dots, Dot3, 8, 2, 4>;
+  sums_of(kernels, Scheme::dot1) = sums<Dots, Dot1, 8, 2, 4>;
+#endif
+#elif defined(__AVX2__)
+  sums_of(kernels, Scheme::dot8) = sums<Dots, Dot8, 4, 1, 4>;
+  sums_of(kernels, Scheme::dot4) = sums<Dots, Dot4, 4, 1, 4>;
+  sums_of(kernels, Scheme::dot2) = sums<Dots, Dot2, 4, 1, 4>;
 #elif !defined(ANYBIT_NO_DOTS)
   sums_of(kernels, Scheme::dot8) = sums<Dots, Dot8, 4, 1, 1>;
   sums_of(kernels, Scheme::dot4) = sums<Dots, Dot4, 4, 1, 1>;

@@ -8,6 +8,7 @@
 #pragma once
 #include <cstdint>
 
+#include "_native/lowbit/lanes.hpp"
 #include "_native/lowbit/unroll.hpp"
 
 namespace {
@@ -115,6 +116,31 @@ template <class Isa>
 using Dot4 = DotPacked<Isa, 4>;
 template <class Isa>
 using Dot2 = DotPacked<Isa, 2>;
+template <class Isa>
+using Dot1 = DotPacked<Isa, 1>;
+
+// Weights of 3 bits: two vectors have the lower two bits of codes, a third one the upper bits, at
+// bit p of phase p.
+template <class Isa>
+struct Dot3 : Plain<Isa, 1, 3, 1> {
+  using Vector = typename Isa::Vector;
+  static constexpr int phases = 8, operands_b = 1;
+  typename Isa::Table values;
+  [[gnu::always_inline]] explicit Dot3(const std::int8_t* entries)
+      : Plain<Isa, 1, 3, 1>(entries), values(Isa::table(entries)) {}
+  template <int phase>
+  [[gnu::always_inline]] void unpack(const Vector (&packed)[3], Vector (&b)[1]) const {
+    const auto lows = UnsignedShortRegister(packed[phase / 4]) >> phase % 4 * 2;
+    const auto high = UnsignedShortRegister(packed[2]);
+    const auto highs = phase < 2 ? high << (2 - phase) % 8 : high >> (phase + 6) % 8;
+    const UnsignedShortRegister mask = UnsignedShortRegister{} + std::uint16_t{0x0303};
+    b[0] = Isa::template look_up<0, 3>(values, Vector((lows & mask) | (highs & ~mask)));
+  }
+  [[gnu::always_inline]] static void step(Vector (&sum)[1], const Vector (&a)[1],
+                                          const Vector (&b)[1]) {
+    Dot8<Isa>::step(sum, a, b);
+  }
+};
 
 // Ones of the low plane plus twice those of the high plane.
 template <class Isa>

@@ -40,8 +40,9 @@ void spread_sums(const SumBlock& at) {
                               ? nullptr
                               : local.bytes.get(static_cast<std::size_t>(bytes.panel * at.panels));
   if (room == nullptr) {
-    if constexpr (bits == 4) return sums<Isa, Dot4, most_rows, 1, 1, Sum>(at);
-    else return sums<Isa, Dot2, most_rows, 1, 1, Sum>(at);
+    constexpr int single_panels = Isa::lanes == 8 ? 4 : 1;
+    if constexpr (bits == 4) return sums<Isa, Dot4, most_rows, 1, single_panels, Sum>(at);
+    else return sums<Isa, Dot2, most_rows, 1, single_panels, Sum>(at);
   }
   for (int panel = 0; panel < at.panels && !is_spread; ++panel)
     spread_panel<Isa, bits>(at, at.weights + panel * at.panel, room + panel * bytes.panel);

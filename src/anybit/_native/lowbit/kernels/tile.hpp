@@ -31,8 +31,9 @@ template <class Sum>
   else return at.sums;
 }
 
-// Bytes of weights between those in use and those that are read to the caches.
-constexpr std::ptrdiff_t bytes_ahead = 8192;
+// Bytes of a panel between the weights in use and those that are read to the caches. Farther ahead
+// is slower: the processor's own prefetching works within a page.
+constexpr std::ptrdiff_t bytes_ahead = 2048;
 
 // Sums over all segments and steps, and stores sums[row][16 * panel + channel]. Loops have
 // compile-time indices (unroll.hpp), so that all sums are in registers.
@@ -61,7 +62,7 @@ template <class Isa, template <class> class SchemeOf, int rows, int panels, clas
       __builtin_prefetch(ahead + n / vectors * panel + n % vectors * vector_block);
     });
   };
-  if constexpr (rows == 1) fetch_ahead(std::min(bytes_ahead / panels, panel));
+  if constexpr (rows == 1) fetch_ahead(std::min(bytes_ahead, panel));
   const auto run = [&](std::ptrdiff_t offset, int steps) __attribute__((always_inline)) {
     for (int k = 0; k < steps; ++k) {
       unroll<Scheme::phases>([&](auto phase) __attribute__((always_inline)) {
