@@ -324,6 +324,56 @@ def kernels_of(program: p.Program, levels: list[str]) -> dict[str, str]:
 BYTES = np.arange(-128, 128, dtype=np.int32)
 
 
+FAR_WEIGHTS = {
+    # values, source channels, kernel with AVX-512 VNNI
+    "int3": (np.arange(8) - 4, 4107, "dot3"),
+    "any of 3 bits": (np.array([-128, 127, 3, 0, -7, 90, 1, 64]), 4096, "dot3"),
+    "bipolar": (np.array([-3, 3]), 4160, "dot1"),
+    "padded bipolar": (np.array([-3, 3]), 4107, "dot2"),
+    "binary": (np.array([0, 5]), 4160, "dot1"),
+    "ternary": (np.array([-1, 0, 1, 0]), 4160, "dot2"),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("int3", "bipolar") else pytest.param(name, marks=pytest.mark.slow)
+        for name in FAR_WEIGHTS
+    ],
+)
+def test_rows_times_weights_beyond_the_caches_equal_reference(name: str, levels: list[str]) -> None:
+    values, inner, kernel = FAR_WEIGHTS[name]
+    random, channels = np.random.default_rng(1), 1033
+    w = random.choice(values, (channels, inner))
+    bits = int(np.log2(len(values)))
+    indices = np.argmax(w.reshape(-1, 1) == values, axis=1)
+    flags = (indices[:, None] >> np.arange(bits) & 1).astype(np.uint8)
+    program = p.Program(
+        (p.Port(integers(1, 1, inner), 1, 1, inner, 0),),
+        (p.Port(integers(1, 1, channels), 1, 1, channels, 0),),
+        (p.Tensor(1, 1, inner, 0, 1, 256),),
+        (
+            p.Quantize(0, 0, integers(1), np.arange(255, dtype=np.float32) + np.float32(0.5), 0),
+            p.Product(
+                *(0, 0, p.Window(*WINDOWS["plain"]), 1, bits),
+                *(np.packbits(flags.reshape(-1), bitorder="little"), values.astype(np.int32)),
+                p.Arithmetic(np.ones(channels, np.float32), ()),
+            ),
+        ),
+    )
+    kernels = kernels_of(program, sorted(set(levels) & {"avx512vnni"}))
+    assert set(kernels.values()) <= {kernel}
+    x = inputs_for(random, program, 19)
+    expected = (x.reshape(19, -1).astype(np.float64) @ w.T).astype(np.float32)
+    for level in levels:
+        _core.set_isa(level)
+        network = Network(program)
+        for rows in (1, 5, 19):
+            y = network.run([x[:rows]])[0]
+            np.testing.assert_array_equal(y.reshape(rows, -1), expected[:rows], err_msg=level)
+
+
 @pytest.mark.parametrize("height", range(4, 14))
 def test_squares_of_winograd_equal_reference(height: int, levels: list[str]) -> None:
     """Compare sums of whole squares of 4x4 outputs and of parts of them."""
