@@ -46,6 +46,17 @@ def test_quantize_keeps_the_bias_with_tiny_weights() -> None:
     assert result.verdict.sqnr > 35
 
 
+def test_pruned_channels_compile() -> None:
+    """Quantize channels whose weights training has made tiny: they are 0 next to the others."""
+    weight = random(8, 6, seed=1)
+    weight[:, ::2] *= np.float32(1e-37)
+    proto, x = make_gemm(weight, random(6, seed=2)), random(64, 8)
+    result = anybit.quantize(proto, x)
+    assert measure_sqnr(proto, result, x) > 35
+    compiled = anybit.compile(result.model)
+    assert compiled.report.coverage == "1 of 1 layer, 100 % of MACs"
+
+
 def test_quantize_keeps_the_bias_with_zero_data() -> None:
     proto = make_gemm(random(8, 6, seed=1) * 300, random(6, seed=2))
     x = np.zeros((8, 8), np.float32)

@@ -14,7 +14,9 @@ from anybit.quant_types.block_formats import BlockFormat
 from anybit.quant_types.spec import QuantSpec
 from anybit.quant_types.spec_parser import BipolarFormat
 
-_SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
+# Products of a weight and an input are normal numbers of float32, unless inputs have scales below
+# 2^-36: `compile` needs them. Pruned channels of trained networks have weights like 1e-38.
+_SMALLEST_SCALE = 2.0**-90
 # Ranges up to this magnitude have no grid values beyond float32.
 _SAFE_MAGNITUDE = 2.0**126
 
