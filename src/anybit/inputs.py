@@ -37,14 +37,12 @@ class TensorInfo:
     """A declared input or output.
 
     `shape` has an int for a fixed size, and a name or None for a dynamic one. It is None if the
-    rank is unknown. `may_be_empty` allows 0 rows; other dynamic sizes may always be 0, as the
-    length of a cache at the first token.
+    rank is unknown.
     """
 
     name: str
     dtype: np.dtype[Any]
     shape: DeclaredShape | None
-    may_be_empty: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}: {text.format_tensor_type(self.dtype, self.shape)}"
@@ -63,15 +61,6 @@ class TensorInfo:
                 size == declared or not isinstance(declared, int)
                 for size, declared in zip(shape, self.shape, strict=True)
             )
-        )
-
-    def allows_no_elements(self, shape: Sequence[int]) -> bool:
-        """Return whether all sizes of 0 are dynamic, and none is the number of rows."""
-        declared = self.shape or ()
-        return self.may_be_empty or (
-            len(shape) == len(declared)
-            and 0 not in shape[:1]
-            and not any(isinstance(declared[axis], int) for axis, n in enumerate(shape) if n == 0)
         )
 
 
@@ -122,14 +111,13 @@ def bind_inputs(inputs: Sequence[TensorInfo], feeds: Feeds) -> dict[str, Array]:
     """Return one array of the declared dtype per input, in their order. Shapes are not checked.
 
     Raises:
-        DataError: A name is missing or unknown, no input has elements, or `convert_array` raises
-            it.
+        DataError: A name is missing or unknown, or `convert_array` raises it.
     """
     names = text.join_names(tensor.name for tensor in inputs) or "none"
     if not isinstance(feeds, Mapping):
         if len(inputs) != 1:
             raise DataError(f"the model takes {len(inputs)} inputs: pass a dict of {names}")
-        return _require_elements(inputs, {inputs[0].name: convert_array(feeds, inputs[0])})
+        return {inputs[0].name: convert_array(feeds, inputs[0])}
     expected = {tensor.name for tensor in inputs}
     if feeds.keys() != expected:
         missing = text.join_names(sorted(expected - feeds.keys())) or "none"
@@ -137,42 +125,40 @@ def bind_inputs(inputs: Sequence[TensorInfo], feeds: Feeds) -> dict[str, Array]:
         raise DataError(
             f"the model takes the inputs {names}; missing: {missing}; not known: {unknown}"
         )
-    arrays = {tensor.name: convert_array(feeds[tensor.name], tensor) for tensor in inputs}
-    return _require_elements(inputs, arrays)
+    return {tensor.name: convert_array(feeds[tensor.name], tensor) for tensor in inputs}
 
 
-def _require_elements(inputs: Sequence[TensorInfo], arrays: dict[str, Array]) -> dict[str, Array]:
-    """Return the arrays if one of them has elements, or none has to.
+def require_elements(inputs: Sequence[TensorInfo], arrays: Mapping[str, Array]) -> None:
+    """Check that outputs can be measured: there are rows, and one of the inputs has elements.
+
+    Other sizes may be 0, as the length of a cache at the first token.
 
     Raises:
-        DataError: All are empty, and not all inputs may be.
+        DataError: An input has no rows, or all are empty.
     """
-    if arrays and not any(array.size for array in arrays.values()):
-        for tensor in inputs:
-            if not tensor.may_be_empty:
-                raise _describe_empty(tensor, arrays[tensor.name].shape)
-    return arrays
+    all_empty = not any(array.size for array in arrays.values())
+    for tensor in inputs:
+        shape = arrays[tensor.name].shape
+        if 0 in shape[:1] or (0 in shape and all_empty):
+            raise DataError(f"{_describe_empty(tensor, shape)}, so that nothing can be measured")
 
 
-def _describe_empty(declared: TensorInfo, shape: tuple[int, ...]) -> DataError:
-    return DataError(f"input {declared.name!r} has shape {shape}: it has no elements")
+def _describe_empty(declared: TensorInfo, shape: tuple[int, ...]) -> str:
+    return f"input {declared.name!r} has shape {shape}: it has no elements"
 
 
 def convert_array(value: npt.ArrayLike, declared: TensorInfo) -> Array:
     """Return a value as an array of the declared dtype; `Model.run` documents the conversions.
 
     Raises:
-        DataError: It is not an array, it is empty and may not be, or the dtype cannot hold its
-            numbers.
+        DataError: It is not an array, or the dtype cannot hold its numbers.
     """
-    if type(value) is np.ndarray and value.dtype == declared.dtype and value.size:
+    if type(value) is np.ndarray and value.dtype == declared.dtype:
         return value
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
         raise DataError(f"input {declared.name!r} is not an array: {error}") from error
-    if not array.size and not declared.allows_no_elements(array.shape):
-        raise _describe_empty(declared, array.shape)
     if array.dtype == declared.dtype:
         return array
     dtype, kinds = declared.dtype, "fiub"
@@ -283,7 +269,7 @@ def count_runs(inputs: Sequence[TensorInfo], feeds: Mapping[str, Array]) -> int:
     """Return the number of runs that the rows of the arrays need.
 
     Raises:
-        DataError: No number of runs fits a shape, or inputs need different numbers.
+        DataError: No number of runs from 1 on fits a shape, or inputs need different numbers.
     """
     counts: dict[int, str] = {}
     for tensor in inputs:
@@ -296,6 +282,9 @@ def count_runs(inputs: Sequence[TensorInfo], feeds: Mapping[str, Array]) -> int:
             shape = (rows, *shape[1:])
         if not tensor.fits(shape):
             raise DataError(_describe_misfit(tensor, array.shape))
+        if rows and not len(array):
+            needed = text.format_shape(tensor.shape)
+            raise DataError(f"{_describe_empty(tensor, array.shape)}; the model takes {needed}")
         counts.setdefault(1 if rows is None else len(array) // rows, tensor.name)
     if len(counts) > 1:
         (one, a), (other, b), *_ = counts.items()

@@ -21,6 +21,7 @@ from anybit.inputs import (
 )
 from anybit.onnx import Source, read
 from anybit.onnx.graph.constants import Array
+from anybit.onnx.operators.empty_tensors import check_fatal_nodes, find_fatal_nodes
 from anybit.onnx.operators.known import check_known
 from anybit.onnx.operators.opsets import find_obstacle
 from anybit.onnx.ort_values import is_numpy_dtype
@@ -100,18 +101,22 @@ class RuntimeEngine:
             else infer_tensor_info(inferred[value.name or ""])
             for value in model.graph.outputs
         )
+        self._fatal_nodes = find_fatal_nodes(model)
         self._names = [tensor.name for tensor in self.outputs]
         tensors = (*self.inputs, *self.outputs)
         self._plain = all(is_numpy_dtype(tensor.dtype) for tensor in tensors)
         self.run_options: Any = None  # of the runtime, to end a run early
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        if self._fatal_nodes:
+            check_fatal_nodes(self._fatal_nodes, feeds)
         try:
             if not self._plain:
                 return run_session(self.session, feeds, options=self.run_options)
             results = self.session.run(self._names, feeds, self.run_options)
         except Exception as error:  # the runtime's exceptions have no common base
-            raise ModelError(f"the model cannot be run: {extract_reason(error)}") from error
+            reason = extract_reason(error) + _describe_empty(feeds)
+            raise ModelError(f"the model cannot be run: {reason}") from error
         return dict(zip(self._names, results, strict=True))
 
 
@@ -154,12 +159,13 @@ class Model:
                 booleans are converted if the dtype holds them exactly. Types that NumPy lacks, such
                 as int4 and float8, have the dtypes of ml_dtypes. If the model fixes the first size
                 of its inputs to n, any multiple of n rows runs, n at a time, and the outputs are
-                concatenated. This assumes that rows (the first axis) are independent.
+                concatenated. This assumes that rows (the first axis) are independent. Dynamic sizes
+                may be 0, as the number of tokens.
             progress: Called after each slice with the number of slices done and of all slices.
 
         Raises:
-            DataError: A name, shape or dtype does not fit the model, or an array has no elements
-                (a `CompiledModel` may take 0 rows).
+            DataError: A name, shape or dtype does not fit the model, or ONNX Runtime would end the
+                process on an input without elements.
             ModelError: The runtime fails, or the outputs of slices cannot be concatenated.
         """
         if type(inputs) is np.ndarray and (inputs.dtype, inputs.shape) == self._ordinary:
@@ -174,6 +180,14 @@ class Model:
                 progress(index + 1, slices)
         rows = {len(array) // slices for array in feeds.values()}
         return {tensor.name: _join_runs(tensor.name, parts, rows) for tensor in self.outputs}
+
+
+def _describe_empty(feeds: Mapping[str, Array]) -> str:
+    """Return a note on inputs without elements, which few models take; empty for none."""
+    shapes = [
+        f"{name!r} has shape {array.shape}" for name, array in feeds.items() if not array.size
+    ]
+    return f" (input {', '.join(shapes)}: it has no elements)" if shapes else ""
 
 
 def _join_runs(name: str, parts: list[dict[str, Array]], rows: set[int]) -> Array:

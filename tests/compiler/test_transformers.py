@@ -176,18 +176,18 @@ class Builder:
         return helper.make_model(graph, opset_imports=imports, ir_version=9)
 
 
-def make_feeds(model, seed, batch=BATCH, tokens=TOKENS):
+def make_feeds(model, seed, batch=BATCH, tokens=TOKENS, past=PAST):
     rng = np.random.default_rng(seed)
-    sizes = {"b": batch, "t": tokens, "s": SOURCE, "p": PAST}
+    sizes = {"b": batch, "t": tokens, "s": SOURCE, "p": past}
     feeds = {}
     names = [value.name for value in model.graph.input]
     for value in model.graph.input:
         axes = value.type.tensor_type.shape.dim
         shape = [sizes.get(axis.dim_param, axis.dim_value) for axis in axes]
         if value.name == "mask":
-            past = PAST if "past_key" in names else 0
-            shape[-1] = past + tokens
-            seen = np.tri(tokens, past + tokens, past, dtype=bool)
+            first = past if "past_key" in names else 0
+            shape[-1] = first + tokens
+            seen = np.tri(tokens, first + tokens, first, dtype=bool)
             mask = np.broadcast_to(seen, shape)
             is_bool = value.type.tensor_type.elem_type == TensorProto.BOOL
             feeds["mask"] = mask.copy() if is_bool else np.where(mask, 0, -1e30).astype(np.float32)
@@ -228,8 +228,8 @@ def check_transformer(seed, tmp_path):
     compiled.save(tmp_path / "c.onnx")
     saved, loaded = anybit.load(tmp_path / "c.onnx"), anybit.load(tmp_path / "q.onnx")
     anybit.save(anybit.convert(tmp_path / "q.onnx", to="standard").model, tmp_path / "s.onnx")
-    for tokens in (TOKENS, 1):
-        feeds = make_feeds(model, seed, tokens=tokens)
+    for tokens, past in ((TOKENS, PAST), (1, PAST), (TOKENS, 0), (0, PAST), (0, 0)):
+        feeds = make_feeds(model, seed, tokens=tokens, past=past)
         expected, actual = loaded.run(feeds), compiled.run(feeds)
         assert_near(actual, expected)
         for name, array in saved.run(feeds).items():

@@ -414,6 +414,14 @@ def test_dataset_rejects_floats_beyond_the_input_dtype() -> None:
         list(Dataset(rows, (X,)))
 
 
+def test_dataset_rejects_samples_without_elements() -> None:
+    dynamic = TensorInfo("x", np.dtype(np.float32), ("n", "t"))
+    with pytest.raises(DataError, match=r"\(1, 0\): it has no elements, so that nothing can be"):
+        list(Dataset([np.zeros((2, 0), np.float32)], (dynamic,)))
+    with pytest.raises(DataError, match="no samples"):
+        list(Dataset([np.zeros((0, 4), np.float32)], (dynamic,)))
+
+
 def test_dataset_rejects_files_that_do_not_fit(tmp_path: Path) -> None:
     np.savez(tmp_path / "objects.npz", x=np.array([{}], dtype=object))
     np.savez(tmp_path / "rows.npz", x=ROWS)

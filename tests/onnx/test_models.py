@@ -156,7 +156,7 @@ def test_model_integers_are_converted_where_that_is_exact() -> None:
         (np.ones((1, 5), np.float32), r"'x' must have shape \[1, 4\].*got \[1, 5\]"),
         (np.ones(4, np.float32), r"'x' must have shape \[1, 4\].*got \[4\]"),
         (np.float32(1), r"'x' must have shape"),
-        (np.ones((0, 4), np.float32), "no elements"),
+        (np.ones((0, 4), np.float32), r"\(0, 4\): it has no elements; the model takes \[1, 4\]"),
         ([["a", "b", "c", "d"]], "'x' must be float32, got <U1"),
         ([[1, 2], [3]], "'x' is not an array"),
         (X.astype(complex), "'x' must be float32, got complex128"),
@@ -182,25 +182,93 @@ def test_model_empty_cache() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shapes", "empty"),
+    ("shapes", "message"),
     [
-        ([(1, 2, 2), (0, 3, 2), (1, 3)], r"'cache' has shape \(0, 3, 2\)"),
-        ([(1, 2, 2), (1, 3, 0), (1, 3)], r"'cache' has shape \(1, 3, 0\)"),
-        ([(1, 2, 2), (1, 3, 2), (1, 0)], r"'z' has shape \(1, 0\)"),
+        ([(1, 2, 2), (1, 3, 0), (1, 3)], r"'cache' must have shape .* got \[1, 3, 0\]"),
+        ([(1, 2, 2), (1, 3, 2), (1, 0)], r"'z' must have shape .* got \[1, 0\]"),
     ],
-    ids=["rows", "fixed", "fixed-of-another"],
+    ids=["fixed", "fixed-of-another"],
 )
-def test_model_inputs_without_elements(shapes: list[tuple[int, ...]], empty: str) -> None:
+def test_model_refuses_zeros_for_fixed_sizes(shapes: list[tuple[int, ...]], message: str) -> None:
     arrays = (np.zeros(shape, np.float32) for shape in shapes)
-    with pytest.raises(DataError, match=f"{empty}: it has no elements"):
+    with pytest.raises(DataError, match=message):
         load(parse(CACHED)).run(dict(zip(("x", "cache", "z"), arrays, strict=True)))
 
 
-def test_model_no_input_has_elements() -> None:
-    graph = "g (float[n, t] x, float[n, u] z) => (float[n, v] y) { y = Concat<axis = 1>(x, z) }"
-    arrays = {"x": np.zeros((1, 0), np.float32), "z": np.zeros((1, 0), np.float32)}
-    with pytest.raises(DataError, match=r"'x' has shape .* no elements"):
-        load(parse(graph)).run(arrays)
+JOINED = "g (float[n, t] x, float[n, u] z) => (float[n, v] y) { y = Concat<axis = 1>(x, z) }"
+
+
+@pytest.mark.parametrize("shapes", [((1, 0), (1, 0)), ((0, 2), (0, 1)), ((0, 0), (0, 0))])
+def test_model_without_elements(shapes: tuple[tuple[int, int], ...]) -> None:
+    """Sizes of 0 are sizes as others."""
+    feeds = dict(zip("xz", (np.zeros(shape, np.float32) for shape in shapes), strict=True))
+    expected = np.concatenate(list(feeds.values()), axis=1)
+    np.testing.assert_array_equal(load(parse(JOINED)).run(feeds)["y"], expected, strict=True)
+    with pytest.raises(DataError, match=r"'x' has shape .* no elements, so that nothing can be"):
+        anybit.diff(parse(JOINED), parse(JOINED), feeds)
+
+
+def test_model_of_unknown_rank_without_elements() -> None:
+    proto = parse("g (float[n] x) => (float[n] y) { y = Neg(x) }")
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.ClearField("shape")
+    x = np.zeros((0, 3), np.float32)
+    np.testing.assert_array_equal(load(proto).run(x)["y"], x, strict=True)
+
+
+def test_model_that_cannot_run_without_rows() -> None:
+    graph = """g (float[n, 4] x) => (float[n, m] y) {
+        sizes = Constant<value_ints = [0, -1]>() y = Reshape(x, sizes) }"""
+    with pytest.raises(ModelError, match=r"reshaped.*'x' has shape \(0, 4\): it has no elements"):
+        load(parse(graph)).run(np.zeros((0, 4), np.float32))
+
+
+FATAL = {
+    "LSTM": "y, h, c = LSTM<hidden_size = 2>(x, w, r)",
+    "GRU": "y, h = GRU<hidden_size = 2>(x, w, r)",
+    "If": """yes = Constant<value = bool {1}>() y = If(yes)<
+        then_branch = t () => (float[n, 1, b, 2] p) { p, h = GRU<hidden_size = 2>(x, w, r) },
+        else_branch = e () => (float[n, 1, b, 2] q) { q, k = GRU<hidden_size = 2>(x, w, r) }>""",
+}
+
+
+@pytest.mark.parametrize("kind", FATAL)
+@pytest.mark.parametrize("shape", [(2, 0, 3), (0, 1, 3)], ids=str)
+def test_model_in_which_the_runtime_would_end_the_process(
+    kind: str, shape: tuple[int, ...]
+) -> None:
+    gates = 4 if kind == "LSTM" else 3
+    arrays = {"w": np.ones((1, 2 * gates, 3)), "r": np.ones((1, 2 * gates, 2))}
+    proto = parse(
+        f"g (float[n, b, 3] x) => (float[n, 1, b, 2] y) {{ {FATAL[kind]} }}",
+        {name: array.astype(np.float32) for name, array in arrays.items()},
+    )
+    network = load(proto)
+    assert network.run(np.zeros((2, 1, 3), np.float32))["y"].shape == (2, 1, 1, 2)
+    with pytest.raises(DataError, match=r"'x' has shape .* ends the process in (LSTM|GRU)"):
+        network.run(np.zeros(shape, np.float32))
+
+
+def test_model_of_grouped_attention_without_rows() -> None:
+    """Accept an empty cache; the runtime divides by the batch size."""
+    attention = "com.microsoft.GroupQueryAttention<num_heads = 2, kv_num_heads = 1>"
+    proto = parse(
+        f"""g (float[n, t, 16] q, float[n, t, 8] k, float[n, 1, p, 8] c, int32[n] s)
+            => (float[n, t, 16] y, float[n, 1, a, 8] u, float[n, 1, a, 8] v)
+            {{ y, u, v = {attention}(q, k, k, c, c, s, one) }}""",
+        {"one": np.ones(1, np.int32)},
+    )
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    network = load(proto)
+    feeds = {
+        "q": np.ones((1, 1, 16), np.float32),
+        "k": np.ones((1, 1, 8), np.float32),
+        "c": np.ones((1, 1, 0, 8), np.float32),
+        "s": np.zeros(1, np.int32),
+    }
+    assert network.run(feeds)["y"].shape == (1, 1, 16)
+    with pytest.raises(DataError, match="ends the process in GroupQueryAttention"):
+        network.run({name: array[:0] for name, array in feeds.items()})
 
 
 def test_model_wrong_numbers_of_rows() -> None:

@@ -18,7 +18,7 @@ from anybit.comparison.sides.network import LoadedNetwork, load_recorded
 from anybit.compiler.compiled import CompiledModel
 from anybit.compiler.program.open_bits import is_open
 from anybit.errors import ModelError
-from anybit.inputs import bind_batches
+from anybit.inputs import bind_batches, require_elements
 from anybit.onnx.analysis.ranges import describe_violation, make_input_values
 from anybit.onnx.cleaning import clean
 from anybit.onnx.graph.constants import Array
@@ -37,10 +37,12 @@ def read_verification_inputs(model: Path, options: Sequence[str]) -> dict[str, A
     """Read the arrays that the options name, before any work.
 
     Raises:
-        DataError: An array is missing, or does not fit the model.
+        DataError: An array is missing, has no elements, or does not fit the model.
     """
     network = LoadedNetwork(model)
-    return bind_batches(network.inputs, gather_inputs(network, options, "--verify"))[0]
+    feeds, _ = bind_batches(network.inputs, gather_inputs(network, options, "--verify"))
+    require_elements(network.inputs, feeds)
+    return feeds
 
 
 def verify(

@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 
 from anybit.comparison.sides.network import LoadedNetwork
 from anybit.errors import ModelError, prefix_errors
-from anybit.inputs import Feeds, TensorInfo, bind_batches, check_shape, convert_array, select_run
+from anybit.inputs import (
+    Feeds,
+    TensorInfo,
+    bind_batches,
+    check_shape,
+    convert_array,
+    require_elements,
+    select_run,
+)
 from anybit.onnx.graph.constants import Array
 
 
@@ -63,9 +71,11 @@ def select_feeds_of_a(
     """Return the arrays under A's names and in A's types, and their rows if not all are run.
 
     Raises:
-        DataError: A name is missing or unknown, or an array does not fit the model.
+        DataError: A name is missing or unknown, an array does not fit the model, or there are no
+            elements.
     """
     feeds, slices = bind_batches(inputs, arrays)
+    require_elements(inputs, feeds)
     if slices == 1:
         return feeds, None
     first = select_run(feeds, 0, slices)

@@ -27,7 +27,7 @@ from anybit.onnx.preparation import name_errors_after
 class CompiledModel(Model):
     """A model whose integer regions run as programs. Made by `compile`.
 
-    One that is a single region takes any number of rows at once, 0 too.
+    One that is a single region takes any number of rows at once, also of a fixed number or 0.
 
     Attributes:
         model: The ONNX model, in which each region is one node.
@@ -181,4 +181,4 @@ def make_network_engine(
 
 def _make_rows_dynamic(tensor: TensorInfo) -> TensorInfo:
     assert tensor.shape is not None, "regions have known sizes"
-    return replace(tensor, shape=(None, *tensor.shape[1:]), may_be_empty=True)
+    return replace(tensor, shape=(None, *tensor.shape[1:]))

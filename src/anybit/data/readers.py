@@ -12,7 +12,14 @@ import numpy as np
 
 from anybit.data.array_files import open_arrays, write_members
 from anybit.errors import DataError, prefix_errors
-from anybit.inputs import TensorInfo, bind_inputs, check_shape, check_sizes, match_arrays
+from anybit.inputs import (
+    TensorInfo,
+    bind_inputs,
+    check_shape,
+    check_sizes,
+    match_arrays,
+    require_elements,
+)
 from anybit.onnx.graph.constants import Array
 from anybit.text import format_count, join_names
 
@@ -137,6 +144,7 @@ class SampleReader:
         arrays = {name: rows.read() for name, rows in sample.items()}
         with prefix_errors(where):
             feeds = bind_inputs(self.inputs, arrays)
+            require_elements(self.inputs, feeds)
         for name, array in feeds.items():
             finite = np.isfinite(array) if array.dtype.kind == "f" else np.array(True)
             if not finite.all():
