@@ -15,7 +15,7 @@ from small_models import model, node, quantized_weight
 
 import anybit
 from anybit.errors import DataError, OptionError
-from anybit.inspection import LayerReport, text
+from anybit.inspection import LayerReport, report_compilation, text
 from anybit.inspection.pages import render_report
 from anybit.quant_types.layer_info import LayerInfo
 
@@ -327,3 +327,30 @@ def test_weights_of_few_float_bits_have_their_bits_and_sizes(spec: str) -> None:
     assert (row.layer.weight_bits, row.layer.parameters) == (bits, weight.size)
     assert row.bytes == weight.size * bits / 8
     assert row.layer.bops == row.layer.macs * bits * 32
+
+
+@pytest.mark.parametrize("axis", [[], ["t"]], ids=["rows", "tokens"])
+def test_layers_of_dynamic_scales_are_not_called_float(axis: list[str]) -> None:
+    """Only `compile` knows their guarantee."""
+    weights = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+    nodes = [node("MatMul", "x w", domain="")]
+    proto = model(nodes, {"w": weights}, inputs={"x": ["n", *axis, 8]}, opsets={"": 17})
+    quantized = anybit.quantize(proto, activations="int8 dynamic").model
+    report = anybit.inspect(quantized)
+    assert [row.kind for row in report.layers] == ["dynamic"]
+    assert (report.totals.dynamic, report.totals.float) == (1, 0)
+    assert "0 of 1 layer exact in float32" in str(report)
+    assert "1 dynamic (anybit compile reports the guarantees)" in str(report)
+    assert "the_MatMul: dynamic, the scales of its input are computed at run time" in str(report)
+    assert text.MEANINGS["dynamic"] in render_report(report)
+    compiled = report_compilation(anybit.compile(quantized).report, "q.onnx")
+    assert [row.kind for row in compiled.layers] == ["bounded"]
+
+
+def test_layers_of_dynamic_scales_and_float_weights_are_float() -> None:
+    weight = {"name": "", "operator": "MatMul", "output": "y", "dynamic": True}
+    kinds = [
+        LayerReport(LayerInfo(**weight, weight_bits=bits, parameters=parameters)).kind
+        for bits, parameters in ((32, 9), (8, 9), (32, 0))
+    ]
+    assert kinds == ["float", "dynamic", "dynamic"]

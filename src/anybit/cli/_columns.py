@@ -16,7 +16,13 @@ from anybit.text import escape_name, shorten_name
 
 TableRows = list[dict[str, str]]
 
-_STYLES = {"exact": "green", "certified": "green", "bounded": "yellow", "float": "dim"}
+_STYLES = {
+    "exact": "green",
+    "certified": "green",
+    "bounded": "yellow",
+    "dynamic": "yellow",
+    "float": "dim",
+}
 
 NARROWEST_NAME = 14
 """The minimum width of a column of names; longer names wrap."""

@@ -112,7 +112,11 @@ def _advise_on_range(tensor: QuantizedTensor, name: str) -> Iterator[Advice]:
 def _advise_on_floats(report: ModelReport) -> Iterator[Advice]:
     floats = [] if report.quantization is None else list(report.quantization.skipped)
     if not floats:
-        floats = [row.name for row in report.layers if row.layer.weight_bits == FLOAT_BITS]
+        floats = [
+            row.name
+            for row in report.layers
+            if row.layer.weight_bits == FLOAT_BITS and not row.may_be_integer
+        ]
         if len(floats) == len(report.layers):
             return  # a float model
     if floats:

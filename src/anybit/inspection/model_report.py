@@ -143,10 +143,18 @@ class LayerReport:
 
     @property
     def kind(self) -> str:
-        """Return the guarantee of the layer, "integer" for an integer operator, or "float"."""
+        """Return the guarantee of the layer, "integer", "dynamic" or "float"; see `MEANINGS`."""
         if self.guarantee is not None:
             return self.guarantee.value
-        return "integer" if self.layer.integer else "float"
+        if self.layer.integer:
+            return "integer"
+        return "dynamic" if self.compiled is None and self.may_be_integer else "float"
+
+    @property
+    def may_be_integer(self) -> bool:
+        """Return whether all factors are quantized or computed, with scales of each inference."""
+        has_float_weight = self.layer.weight_bits == FLOAT_BITS and self.layer.parameters > 0
+        return self.layer.dynamic and not has_float_weight
 
     @property
     def reason(self) -> str:
@@ -175,6 +183,7 @@ class Totals:
         certified: Number of certified layers.
         bounded: Number of bounded layers.
         integer: Number of layers that are integer operators of the file.
+        dynamic: Number of layers with scales of each inference, which only `compile` decides.
         float: Number of float layers.
         unknown: Number of layers of unknown size.
     """
@@ -190,6 +199,7 @@ class Totals:
     certified: int = 0
     bounded: int = 0
     integer: int = 0
+    dynamic: int = 0
     float: int = 0
     unknown: int = 0
 
@@ -217,7 +227,7 @@ def compute_totals(reports: Iterable[LayerReport]) -> Totals:
         unknown=sum(layer.macs is None for layer in layers),
         **{
             kind: kinds.count(kind)
-            for kind in ("exact", "certified", "bounded", "integer", "float")
+            for kind in ("exact", "certified", "bounded", "integer", "dynamic", "float")
         },
     )
 

@@ -137,7 +137,11 @@ def _list_figures(report: ModelReport) -> Iterator[tuple[str, str, str]]:
     elif verdict is not None and verdict.logits_agreement is not None:
         yield "same arg max", "", format_percent(verdict.logits_agreement)
     if totals.layers:
-        yield "integer layers", "0", f"{totals.layers - totals.float} of {totals.layers}"
+        yield (
+            "integer layers",
+            "0",
+            f"{totals.layers - totals.float - totals.dynamic} of {totals.layers}",
+        )
     if totals.accumulator_bits is not None:
         yield "widest accumulator", "", f"{totals.accumulator_bits} bits"
     if report.data is not None:

@@ -49,6 +49,7 @@ NUMBERS = (
 MEANINGS = {
     **{guarantee.value: guarantee.meaning for guarantee in Guarantee},
     "integer": "an integer operator of the file",
+    "dynamic": "scales of its input are computed at run time; compile reports its guarantee",
     "float": "not on integers: computed as in the graph",
 }
 COLUMNS = (
@@ -373,6 +374,8 @@ def describe_conclusion(report: ModelReport) -> str:
     )
     if totals.integer:
         share += f", {format_count(totals.integer, 'integer operator')}"
+    if totals.dynamic:
+        share += f", {totals.dynamic} dynamic (anybit compile reports the guarantees)"
     return (
         f"{totals.exact} of {format_count(totals.layers, 'layer')} exact in float32{share}. "
         f"{format_amount(totals.parameters)} weights take "
