@@ -293,9 +293,12 @@ def test_scales_of_other_nodes_stay_float():
     assert "scale computed at run time" in layer.reason
 
 
-def test_c_code_is_refused(tmp_path):
-    compiled = compile_all(quantize(make_matmul(), "int8 dynamic"))
-    with pytest.raises(ModelError, match=r"computed at run time; .*: \w+; quantize the"):
+@pytest.mark.parametrize("form", ["int8 dynamic", "int8 dynamic per-tensor"])
+@pytest.mark.parametrize("rows", [("n",), ("n", "t")], ids=["rows", "tokens"])
+def test_c_code_is_refused(tmp_path, form, rows):
+    compiled = anybit.compile(quantize(make_matmul((*rows, 24)), form))
+    message = r"computed at run time; .*: \w+; quantize the .* static activations"
+    with pytest.raises(ModelError, match=message):
         compiled.to_c(tmp_path)
 
 

@@ -400,7 +400,8 @@ def test_regions_that_are_left_are_listed_once() -> None:
     parts = find_regions(prepared, Guarantee.EXACT)
     left = LeftRegion(layers=("layer",), seconds=1.0, float_seconds=0.5)
     (layer,) = parts.without(dict.fromkeys(parts.regions, left)).layers
-    assert (layer.name, layer.guarantee) == ("layer", None)
+    assert (layer.name, layer.guarantee, layer.layer.integer) == ("layer", None, True)
+    assert layer.reason == "stays as it is: a region would be 0.5 x as fast as ONNX Runtime here"
 
 
 def test_times_are_beside_those_of_the_file(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from anybit.compiler.backends.c.footprint import check_limits
 from anybit.compiler.backends.c.ports import SourceNames
 from anybit.compiler.backends.c.project import emit_project
+from anybit.compiler.backends.c.refusals import describe_dynamic_scales
 from anybit.compiler.backends.c.source import CSource, emit_c
 from anybit.compiler.encode import Region
 from anybit.compiler.layer import CompiledLayer
@@ -127,16 +128,23 @@ def write_source(source: CSource, folder: Path) -> None:
 
 
 def explain_float_nodes(model: ir.Model, report: Report) -> str:
-    """Return why a compiled model has no C source: its nodes that stay float, and the remedy."""
+    """Return why a compiled model has no C source, and the remedy.
+
+    The reason is its dynamic scales, or its nodes that stay float.
+    """
     nodes = [node for node in model.graph if node.op_type != _REGION]
     nodes = [node for node in nodes if _computes_floats(node)] or nodes
+    is_recurrent = any(has_trait(node, OpTrait.RECURRENT) for node in nodes)
+    dynamic = [layer.name for layer in report.products if layer.layer.dynamic]
+    if dynamic and not is_recurrent:
+        return describe_dynamic_scales(dynamic)
     reasons = {layer.name: layer.reason for layer in report.layers if layer.guarantee is None}
     names = [f"{shorten_name(get_label(node))} ({node.op_type})" for node in nodes]
     remedy = "quantize the model with --integer-only, or remove nodes at its ends"
     if report.is_integer_only:
         those = "it" if len(nodes) == 1 else "them"
         remedy = f"leave {those} out of the model, and compute {those} in the program that calls it"
-    if any(has_trait(node, OpTrait.RECURRENT) for node in nodes):
+    if is_recurrent:
         remedy = (
             "recurrent layers have no integer kernel: export one step, such as torch.nn.LSTMCell, "
             "with its states as inputs and outputs, and quantize that with --integer-only"

@@ -37,7 +37,9 @@ def collect_layers(
         pairs: Products that nodes of their own compute on integers, by their outputs.
     """
     integers = list(_iterate_integer_layers(analyzed.model, regions))
-    placed = [*integers, *_iterate_left_layers(left, {layer.output for layer in integers})]
+    operators = {layer.output for layer in analyzed.kept if layer.layer.integer}
+    others = {layer.output for layer in integers}
+    placed = [*integers, *_iterate_left_layers(left, others, operators)]
     layers = [
         *placed,
         *(
@@ -78,12 +80,20 @@ def _rename(info: LayerInfo, names: Mapping[str, str]) -> LayerInfo:
 
 
 def _iterate_left_layers(
-    left: Mapping[Region, LeftRegion], others: Collection[str]
+    left: Mapping[Region, LeftRegion], others: Collection[str], operators: Collection[str]
 ) -> Iterator[CompiledLayer]:
-    """Yield the layers of regions that stay float32, except those of other regions and means."""
+    """Yield the layers of regions that are left, except those of other regions and means.
+
+    They stay float32, or integer operators of the file.
+    """
     for region, described in left.items():
         for layer in _merge_equal_layers(region.layers.values()):
-            if layer.output not in others and layer.macs:
+            if layer.output in others or not layer.macs:
+                continue
+            if layer.output in operators:
+                info = replace(layer.layer, integer=True)
+                yield CompiledLayer.in_float(info, described.integer_reason)
+            else:
                 yield CompiledLayer.in_float(layer.layer, described.reason)
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors for programs that have no C code: the layers, and the remedy."""
 
+from collections.abc import Iterable
+
 from anybit.compiler.backends.c.ports import SourceNames
 from anybit.compiler.program import program as p
 from anybit.compiler.program.open_bits import is_open
@@ -12,7 +14,7 @@ _REFUSALS = {
         "leave the attention out of the model, and leave it to the caller"
     ),
     "scales of activations are computed at run time; C code has integers only": (
-        "quantize the model with data and --integer-only"
+        "quantize the float model with data and static activations, as --integer-only does"
     ),
     "functions of floats such as Sigmoid have no C code": (
         "leave them out of the model, and leave them to the caller"
@@ -22,6 +24,11 @@ _REFUSALS = {
     ),
 }
 _PRODUCTS, _DYNAMIC, _OPEN, _FLOATS = _REFUSALS
+
+
+def describe_dynamic_scales(layers: Iterable[str]) -> str:
+    """Return the error for layers with scales that are computed at run time."""
+    return f"{_DYNAMIC}: {join_names(map(shorten_name, layers))}; {_REFUSALS[_DYNAMIC]}"
 
 
 def check_integers(program: p.Program, name: str, labels: SourceNames) -> None:
