@@ -220,8 +220,8 @@ def assert_near(actual, expected):
 
 def check_transformer(seed, tmp_path):
     model = Builder(draw_style(seed), seed).build()
-    quantized = anybit.quantize(model, activations=FORMATS[seed % len(FORMATS)]).model
-    anybit.save(quantized, tmp_path / "q.onnx")
+    quantized = anybit.quantize(model, activations=FORMATS[seed % len(FORMATS)])
+    quantized.save(tmp_path / "q.onnx")
     compiled = anybit.compile(tmp_path / "q.onnx")
     floats = [layer for layer in compiled.report.products if layer.guarantee is None]
     assert not floats, floats

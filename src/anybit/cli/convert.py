@@ -60,14 +60,15 @@ def convert(
 
     * **qonnx**: QONNX's operators under their canonical names
     * **compact**: the same, with weights stored as codes; the smallest file
-    * **standard**: standard operators only
+    * **standard**: standard operators only, weights as floats
     * **portable**: QONNX's operators, with local functions for runtimes that lack them
     * **qdq**: QuantizeLinear and DequantizeLinear on the narrowest native types
     * **qcdq**: the same on 8-bit types, with Clip
     * **matmulnbits**: as qdq, with ONNX Runtime's MatMulNBits for weights of up to 4 bits
 
     Fences (Min nodes without effect) keep ONNX Runtime from fusing to integer operators with other
-    values; --for any and openvino omit them. Float sums may change order.
+    values; --for any and openvino omit them, and qonnx and compact have none: their sessions need
+    session.disable_quant_qdq = 1. Float sums may change order.
     """
     console = get_stdout()
     if to is None and runtime is None:

@@ -104,11 +104,13 @@ def convert(
     code of a NaN in `qdq` and `qcdq` depends on the runtime. The opset and the IR version are
     raised only if necessary. The source is not changed.
 
-    Models in the forms `qdq` and `qcdq` keep their values in ONNX Runtime with default options, on
-    every x86 and ARM CPU. A Min after a DequantizeLinear, or before a QuantizeLinear, prevents the
-    optimizer from inserting integer operators that are not proven equal (up to the order of sums).
-    The result is also run in the installed version, unless it is large or slow. The last remark
-    lists the fenced nodes with reasons, and the requirements of the model. The same is true of
+    Models in the forms `standard`, `portable`, `qdq` and `qcdq` keep their values in ONNX Runtime
+    with default options, on every x86 and ARM CPU. Weights of `standard` and `portable` are floats.
+    A Min after a DequantizeLinear, or before a QuantizeLinear, prevents the optimizer from
+    inserting integer operators that are not proven equal (up to the order of sums). The result is
+    also run in the installed version, unless it is large or slow. The last remark lists the fenced
+    nodes with reasons, and the requirements of the model. Models in the forms `qonnx` and `compact`
+    have no fences: use the options of `anybit.onnxruntime.session`. Values are also kept by
     `matmulnbits`, up to the order in which MatMulNBits adds; with `allow_approximate` it also has
     weights of 8 bits, and may round its input to 8 bits.
 
@@ -139,7 +141,8 @@ def convert(
     options = _Options(allow_approximate, min(opset_limit, properties.opset_limit))
     converted, pairs = _convert(source, form, options)
     native = any(is_dequantize(node) for node in iter_nodes(converted.model.graph))
-    fenced = form.has_pairs and native and properties.fenced
+    alone = not form.needs_library
+    fenced = alone and native and properties.fenced
     packed = form is Form.MATMULNBITS
     # Of the values before MatMulNBits, which may round its input if that is allowed.
     is_tried = fenced and properties.tried and not (packed and allow_approximate)
@@ -147,7 +150,7 @@ def convert(
     if packed:
         converted = _pack_weights(converted, source, rounded=allow_approximate)
     if not fenced:
-        harmful = describe_unfenced(converted.model) if form.has_pairs and runtime == "any" else ""
+        harmful = describe_unfenced(converted.model) if alone and runtime == "any" else ""
         return _add_remark(converted, harmful)
     with name_errors_after(source):
         fencing = fence(converted.model)
@@ -212,9 +215,11 @@ def _convert(
             work.store_codes()
         case Form.STANDARD:
             work.expand_thresholds()
+            work.fold_codes()
             work.expand({})
         case Form.PORTABLE:
             work.expand_thresholds()
+            work.fold_codes()
             work.add_functions()
         case Form.QDQ | Form.QCDQ | Form.MATMULNBITS:
             work.expand_thresholds()
@@ -284,6 +289,12 @@ class _Work:
         self._run(LiftOpset(opset))
         self._run_pass(native)
         self._run(Normalize())
+
+    def fold_codes(self) -> None:
+        """Replace DequantizeLinear of constant codes by floats, which no runtime can fuse."""
+        nodes = [node for node in iter_nodes(self._model.graph) if is_dequantize(node)]
+        self._run(FoldConstants(operators=False, codes=True))
+        self.steps.extend(_describe_folding(node) for node in nodes if node.graph is None)
 
     def expand(self, reasons: Mapping[str, str]) -> None:
         """Replace the remaining operators of this package by constants and standard operators."""

@@ -16,9 +16,9 @@ class Form(StrEnum):
     """QONNX's operators for activations; weights are stored as codes of the narrowest native types,
     each with a DequantizeLinear. The smallest file."""
     STANDARD = "standard"
-    """Standard operators only; quantized weights are computed."""
+    """Standard operators only; quantized weights are floats."""
     PORTABLE = "portable"
-    """QONNX's operators with local functions for runtimes that lack them; weights computed."""
+    """QONNX's operators with local functions for runtimes that lack them; weights are floats."""
     QDQ = "qdq"
     """QuantizeLinear and DequantizeLinear on the narrowest native types, weights stored in them;
     nodes that they cannot express exactly become `standard`."""
@@ -32,3 +32,8 @@ class Form(StrEnum):
     def has_pairs(self) -> bool:
         """Return whether quantizers become pairs of QuantizeLinear and DequantizeLinear."""
         return self in (Form.QDQ, Form.QCDQ, Form.MATMULNBITS)
+
+    @property
+    def needs_library(self) -> bool:
+        """Return whether ONNX Runtime needs the operator library for quantizers."""
+        return self in (Form.QONNX, Form.COMPACT)

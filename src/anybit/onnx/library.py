@@ -25,7 +25,12 @@ def library_path() -> str:
 
 
 def register(session_options: onnxruntime.SessionOptions) -> None:
-    """Add the operators to session options. Doing it again has no effect."""
+    """Add the operators to session options. Doing it again has no effect.
+
+    Models in the form `compact`, and others with DequantizeLinear, also need the entry
+    `session.disable_quant_qdq` = 1: by default ONNX Runtime fuses it to MatMulNBits, which rounds
+    activations to 8 bits.
+    """
     session_options.register_custom_ops_library(library_path())
 
 

@@ -104,8 +104,9 @@ class QuantizationResult(ModelResult):
     def save(self, path: str | os.PathLike[str], *, to: str | None = None) -> None:
         """Write the model in a form of `anybit.convert`, by default in `form`.
 
-        "compact" is the smallest form: weights are stored as codes of their width. Tools that read
-        only QONNX need "qonnx", in which weights are float with a quantizer after each.
+        "compact" is the smallest form: weights are stored as codes of their width. Sessions of your
+        own need `session.disable_quant_qdq` = 1 for it; see `anybit.onnxruntime.session`. Tools
+        that read only QONNX need "qonnx", in which weights are float with a quantizer after each.
 
         Raises:
             ModelError: See `anybit.convert` and `anybit.save`.

@@ -35,7 +35,8 @@ def evaluate_standard(node: ir.Node, arrays: Operands, opset: int, ir_version: i
 
     The runtime evaluates it instead of NumPy, because Pow, Exp and Log differ in the last bit.
     """
-    header = ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": opset}), ir_version=ir_version)
+    imports = {node.domain: 1, "": opset}  # DequantizeLinear may be of the runtime's own domain
+    header = ir.Model(ir.Graph([], [], nodes=[], opset_imports=imports), ir_version=ir_version)
     fragment = extract_subgraph(header, [node], node.outputs[:1])
     pairs = zip(node.inputs, arrays, strict=True)
     feeds = {str(value.name): array for value, array in pairs if value and array is not None}

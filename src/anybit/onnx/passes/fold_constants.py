@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from anybit.onnx.folding.evaluation import evaluate_operator
+from anybit.onnx.folding.evaluation import evaluate_operator, evaluate_standard
 from anybit.onnx.folding.exact_nodes import evaluate_exactly, is_exact_node
 from anybit.onnx.folding.extents import (
     FixedShape,
@@ -65,8 +65,8 @@ class FoldConstants(InPlacePass):
 
         `operators=False` folds standard operators only, so readers find the others. QuantizeLinear
         of constants becomes codes, and DequantizeLinear of scales becomes scales. `codes=True` also
-        converts stored integers and narrow floats to float values. That suits sessions, not files:
-        kernels of sessions have another order of sums for constant weights.
+        converts stored integers and narrow floats to float values, for sessions and for files whose
+        weights are floats. Kernels of sessions have another order of sums for constant weights.
         """
         self._operators = operators
         self._codes = codes
@@ -209,12 +209,20 @@ class _Folding:
         if is_quantize(node):
             return quantize_constant(node)
         if is_dequantize(node):
-            return dequantize_constant(node) if self._codes or _gives_scales(node) else None
+            return self._dequantize(node) if self._codes or _gives_scales(node) else None
         operator = find_operator(node)
         if not self._operators or operator is None:
             return None
         arrays = [None if value is None else read_array(value) for value in node.inputs]
         return evaluate_operator(node, operator, arrays)
+
+    def _dequantize(self, node: ir.Node) -> Array | None:
+        floats = dequantize_constant(node)
+        if floats is not None or not self._codes:
+            return floats
+        # Rare kinds: float16, or scales that are not positive.
+        arrays = [None if value is None else read_array(value) for value in node.inputs]
+        return evaluate_standard(node, arrays, self._opset, self._model.ir_version or 8)
 
     def _evaluate(self) -> None:
         for value, array in self._subgraph.evaluate().items():

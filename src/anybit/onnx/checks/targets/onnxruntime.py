@@ -13,9 +13,10 @@ import onnxruntime  # type: ignore[import-untyped]
 from anybit.onnx.checks.finding import Finding, make_error, make_warning
 from anybit.onnx.checks.spelling import NEWEST_IR_VERSION, NEWEST_OPSET
 from anybit.onnx.checks.subject import Subject
+from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.operators.registry import find_versions
-from anybit.onnx.qdq.integer_kernels import find_rewrites
+from anybit.onnx.qdq.integer_kernels import Rewrite, can_fence, find_rewrites
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.trial import DISABLE, try_model
 
@@ -65,8 +66,18 @@ def _check_default_options(subject: Subject) -> Iterator[Finding]:
 
 def _check_integer_operators(subject: Subject) -> Iterator[Finding]:
     """Yield nodes whose integer operators may have other values, on some x86 or ARM CPU."""
-    remedy = f"give the session {DISABLE} = 1, or convert it with anybit convert --to qdq"
     for rewrite in find_rewrites(subject.file):
         if rewrite.reason is not None:
             problem = f"with default options ONNX Runtime {rewrite.reason.value}"
-            yield make_warning(rewrite.node, "integer-operator", problem, remedy)
+            yield make_warning(rewrite.node, "integer-operator", problem, _suggest_remedy(rewrite))
+
+
+def _suggest_remedy(rewrite: Rewrite) -> str:
+    """Return the session option, and the form without the rewrite, if there is one."""
+    remedy = f"give the session {DISABLE} = 1"
+    if all(map(can_fence, (*rewrite.pairs, *rewrite.quantizers))):
+        return f"{remedy}, or convert it with anybit convert --to qdq"
+    weights = (node.inputs[0] for node in rewrite.pairs)
+    if any(codes is not None and is_constant(codes) for codes in weights):
+        return f"{remedy}, or convert it with anybit convert --to standard"
+    return remedy
