@@ -293,7 +293,7 @@ class _Work:
     def fold_codes(self) -> None:
         """Replace DequantizeLinear of constant codes by floats, which no runtime can fuse."""
         nodes = [node for node in iter_nodes(self._model.graph) if is_dequantize(node)]
-        self._run(FoldConstants(operators=False, codes=True))
+        self._run(FoldConstants(operators=False, rare_codes=True))
         self.steps.extend(_describe_folding(node) for node in nodes if node.graph is None)
 
     def expand(self, reasons: Mapping[str, str]) -> None:

@@ -60,21 +60,27 @@ class FoldConstants(InPlacePass):
             not broadcast), or a tensor cannot be read.
     """
 
-    def __init__(self, *, operators: bool = True, codes: bool = False) -> None:
+    def __init__(
+        self, *, operators: bool = True, codes: bool = False, rare_codes: bool = False
+    ) -> None:
         """Select what to fold.
 
         `operators=False` folds standard operators only, so readers find the others. QuantizeLinear
         of constants becomes codes, and DequantizeLinear of scales becomes scales. `codes=True` also
         converts stored integers and narrow floats to float values, for sessions and for files whose
         weights are floats. Kernels of sessions have another order of sums for constant weights.
+        `rare_codes=True` adds DequantizeLinear that is not a grid of this package: in float16, or
+        with scales that are not positive. The compiler names such nodes, so it keeps them.
         """
         self._operators = operators
-        self._codes = codes
+        self._codes = codes or rare_codes
+        self._rare_codes = rare_codes
 
     def call(self, model: ir.Model) -> PassResult:
         if _BUDGET not in model.meta:
             model.meta[_BUDGET] = _ROOM + _GROWTH * _count_bytes(model)
-        folding = _Folding(model, model.meta[_BUDGET], self._operators, self._codes)
+        budget = model.meta[_BUDGET]
+        folding = _Folding(model, budget, self._operators, self._codes, self._rare_codes)
         folding.fold(list(iter_nodes(model.graph)))
         model.meta[_BUDGET] = folding.budget
         modified = RemoveUnusedNodesPass()(model).modified
@@ -88,13 +94,16 @@ class _Folding:
     round, with its readers: so there are few subgraphs, whatever the order of the nodes.
     """
 
-    def __init__(self, model: ir.Model, budget: int, operators: bool, codes: bool) -> None:
+    def __init__(
+        self, model: ir.Model, budget: int, operators: bool, codes: bool, rare_codes: bool
+    ) -> None:
         self.count = 0
         self.budget = budget
         self._opset = model.graph.opset_imports.get("", 1)
         self._model = model
         self._operators = operators
         self._codes = codes
+        self._rare_codes = rare_codes
         self._shapes: dict[ir.Value, FixedShape | None] = {}
         self._sizes = SizePropagator(self._get_known_sizes)
         self._subgraph = FoldingSubgraph(model)
@@ -218,9 +227,8 @@ class _Folding:
 
     def _dequantize(self, node: ir.Node) -> Array | None:
         floats = dequantize_constant(node)
-        if floats is not None or not self._codes:
+        if floats is not None or not self._rare_codes:
             return floats
-        # Rare kinds: float16, or scales that are not positive.
         arrays = [None if value is None else read_array(value) for value in node.inputs]
         return evaluate_standard(node, arrays, self._opset, self._model.ir_version or 8)
 
