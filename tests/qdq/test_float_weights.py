@@ -192,20 +192,31 @@ def test_float_weights_of_other_tools(
 
 PAIRS = """<ir_version: 8, opset_import: ["": 17]>
 graph (float[n, 4] x) => (float[n, 4] y) <float s = {0.5}, float t = {0.3}, uint8 z = {0},
+    float[4] b = {0.1, 0.2, 0.3, 0.7}, float[4] v = {1, 1, 1, 1},
     int8[4, 4] w = {1, -1, 1, 0, 0, 1, -1, 1, 1, 0, 1, 1, -1, 1, 0, 1}> {
     q = QuantizeLinear(x, s, z)
     a = DequantizeLinear(q, s, z)
     d = DequantizeLinear(w, s)
-    m = Gemm(a, d)
+    %s
     p = QuantizeLinear(m, t, z)
     y = DequantizeLinear(p, t, z)
 }"""
 
 
+LAYERS = {
+    "Gemm": "m = Gemm(a, d)",
+    "Gemm with bias": "m = Gemm(a, d, b)",
+    "MatMul and Add": "n = MatMul(a, d) m = Add(n, b)",
+    "Add and Relu": "n = MatMul(a, d) k = Add(b, n) m = Relu(k)",
+    "BatchNormalization": "n = MatMul(a, d) m = BatchNormalization(n, b, b, b, v)",
+}
+
+
 @pytest.mark.parametrize("form", ["standard", "portable"])
-def test_pairs_of_activations_are_fenced(form: str) -> None:
-    """The runtime quantizes float weights of a Gemm between pairs."""
-    proto = onnx.parser.parse_model(PAIRS)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_pairs_of_activations_are_fenced(layer: str, form: str) -> None:
+    """The runtime quantizes float weights and biases of a Gemm between pairs."""
+    proto = onnx.parser.parse_model(PAIRS % LAYERS[layer])
     x = np.random.default_rng(0).standard_normal((99, 4), dtype=np.float32)
     x = np.float32(np.rint(x * 8) / 8)
     converted = anybit.convert(proto, to=form)

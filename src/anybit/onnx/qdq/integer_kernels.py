@@ -129,6 +129,7 @@ class _Search:
         self._nodes = list(model.graph.all_nodes())
         self._reach = Reach(self._nodes)
         self._folded = _find_folded(self._nodes)
+        self._floats = _find_folded(node for node in self._nodes if not is_dequantize(node))
         self._sources: dict[ir.Value, set[ir.Node]] = {}
         self._far: set[ir.Node] = set()
         for node in filter(_is_complete, self._nodes):
@@ -213,7 +214,7 @@ class _Search:
         left, right = self._find_dequantizers(node, 0), self._find_dequantizers(node, 1)
         gemm = node.op_type == "Gemm"
         if not right:
-            quantized = left and gemm and self._is_quantized(node)
+            quantized = left and (gemm or self._may_become_gemm(node)) and self._is_quantized(node)
             return Rewrite(node, RewriteReason.ROUNDS, left) if quantized else None
         if all(get_code_type(dequantizer) in _WIDE for dequantizer in right):
             return None
@@ -232,6 +233,19 @@ class _Search:
             return Rewrite(node, RewriteReason.SATURATES, right)
         constant = any(map(self._holds_constant, right))
         return Rewrite(node, RewriteReason.NARROW if constant else RewriteReason.UNSUPPORTED, right)
+
+    def _may_become_gemm(self, node: ir.Node) -> bool:
+        """Return whether a MatMul has a float weight, and a bias or batch normalization after it.
+
+        Both become a Gemm, whose weight and bias are quantized.
+        """
+        weight = node.inputs[1] if len(node.inputs) > 1 else None
+        if weight is None or not (is_constant(weight) or weight in self._floats):
+            return False
+        try:
+            return any(map(self._is_addition, self._find_readers(node)))
+        except TooFarError:
+            return True
 
     def _find_dequantizers(self, node: ir.Node, index: int) -> tuple[ir.Node, ...]:
         value = node.inputs[index] if index < len(node.inputs) else None
