@@ -215,7 +215,7 @@ LAYERS = {
 @pytest.mark.parametrize("form", ["standard", "portable"])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_pairs_of_activations_are_fenced(layer: str, form: str) -> None:
-    """The runtime quantizes float weights and biases of a Gemm between pairs."""
+    """Fence a Gemm between pairs, whose float weight and bias the runtime quantizes."""
     proto = onnx.parser.parse_model(PAIRS % LAYERS[layer])
     x = np.random.default_rng(0).standard_normal((99, 4), dtype=np.float32)
     x = np.float32(np.rint(x * 8) / 8)
