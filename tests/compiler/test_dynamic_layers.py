@@ -293,6 +293,23 @@ def test_scales_of_other_nodes_stay_float():
     assert "scale computed at run time" in layer.reason
 
 
+@pytest.mark.parametrize(("steps", "macs"), [(6, 6 * 15 * 9), ("n", None)])
+@pytest.mark.parametrize("activations", ["int8 dynamic", "float"])
+def test_recurrent_layers_are_listed_with_their_reason(tmp_path, steps, macs, activations):
+    random = np.random.default_rng(0)
+    constants = {"w": random.normal(size=(1, 15, 4)), "r": random.normal(size=(1, 15, 5))}
+    nodes = [helper.make_node("GRU", ["x", "w", "r"], ["y"], hidden_size=5, name="cells")]
+    model = model_of_floats(nodes, constants, [steps, "b", 4], [steps, 1, "b", 5], opset=20)
+    compiled = anybit.compile(quantize(model, activations))
+    (layer,) = compiled.report.layers
+    assert (layer.name, layer.guarantee, layer.macs) == ("cells", None, macs)
+    assert (layer.layer.operator, layer.layer.weight_bits) == ("GRU", 8)
+    assert "recurrent layers have no integer kernel: export one step" in layer.reason
+    assert compiled.report.coverage.startswith("0 of 1 layer, 0 % of MACs")
+    with pytest.raises(ModelError, match="recurrent layers have no integer kernel: export one"):
+        compiled.to_c(tmp_path)
+
+
 @pytest.mark.parametrize("form", ["int8 dynamic", "int8 dynamic per-tensor"])
 @pytest.mark.parametrize("rows", [("n",), ("n", "t")], ids=["rows", "tokens"])
 def test_c_code_is_refused(tmp_path, form, rows):

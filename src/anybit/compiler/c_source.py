@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from anybit.compiler.analyze.analysis import RECURRENT_REASON
 from anybit.compiler.backends.c.footprint import check_limits
 from anybit.compiler.backends.c.ports import SourceNames
 from anybit.compiler.backends.c.project import emit_project
@@ -138,18 +139,19 @@ def explain_float_nodes(model: ir.Model, report: Report) -> str:
     dynamic = [layer.name for layer in report.products if layer.layer.dynamic]
     if dynamic and not is_recurrent:
         return describe_dynamic_scales(dynamic)
-    reasons = {layer.name: layer.reason for layer in report.layers if layer.guarantee is None}
+    reasons = {
+        layer.name: layer.reason
+        for layer in report.layers
+        if layer.guarantee is None and layer.reason != RECURRENT_REASON
+    }
     names = [f"{shorten_name(get_label(node))} ({node.op_type})" for node in nodes]
     remedy = "quantize the model with --integer-only, or remove nodes at its ends"
     if report.is_integer_only:
         those = "it" if len(nodes) == 1 else "them"
         remedy = f"leave {those} out of the model, and compute {those} in the program that calls it"
     if is_recurrent:
-        remedy = (
-            "recurrent layers have no integer kernel: export one step, such as torch.nn.LSTMCell, "
-            "with its states as inputs and outputs, and quantize that with --integer-only"
-        )
-    if report.has_dynamic_sizes and any(layer.macs is None for layer in report.products):
+        remedy = f"{RECURRENT_REASON}, and quantize that with --integer-only"
+    if report.has_dynamic_sizes and report.unsized:
         remedy = "give the sizes of inputs with --shape"
     if not nodes:
         regions = format_count(len(report.programs), "region")

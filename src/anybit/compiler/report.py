@@ -8,6 +8,7 @@ from typing import Any
 from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.program.program import Program
 from anybit.compiler.selection import LeftRegion
+from anybit.onnx.graph.op_traits import OpTrait, list_operators
 from anybit.quant_types.layer_info import Guarantee
 from anybit.text import format_count, format_duration, format_percent
 
@@ -129,6 +130,18 @@ class Report:
         return tuple(layer for layer in self.products if layer.guarantee is not None)
 
     @property
+    def unsized(self) -> tuple[CompiledLayer, ...]:
+        """The layers that stay float32 and might be compiled if their sizes were known."""
+        recurrent = list_operators(OpTrait.RECURRENT)
+        return tuple(
+            layer
+            for layer in self.products
+            if layer.guarantee is None
+            and layer.macs is None
+            and layer.layer.operator not in recurrent
+        )
+
+    @property
     def share(self) -> float:
         """The share of the multiplications that are computed on integers, 0 to 1."""
         compiled, total = (
@@ -173,7 +186,7 @@ class Report:
 
     def _remedy(self, faster: str) -> str:
         floats = [layer for layer in self.products if layer.guarantee is None]
-        unknown = [layer for layer in floats if layer.macs is None]
+        unknown = self.unsized
         if unknown and self.has_dynamic_sizes:
             return "layers of unknown sizes stay float; give the sizes of inputs with --shape"
         remedy = f"{self._other_quantization}run the {faster}"

@@ -9,12 +9,12 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.analysis.analysis import Analysis
-from anybit.onnx.analysis.layers import connect_layers, describe_layers
+from anybit.onnx.analysis.layers import connect_layers, describe_layers, describe_recurrent_layer
 from anybit.onnx.analysis.layouts import ProductLayout
 from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.constants import Array, read_array
-from anybit.onnx.graph.names import describe, get_label
+from anybit.onnx.graph.names import describe
 from anybit.onnx.graph.op_traits import OpTrait, get_bias_index, has_trait, is_onnx_op
 from anybit.onnx.qdq.integer_layers import describe_integer_layer
 from anybit.onnx.quantizers.grids import GridMatch, match_grid
@@ -104,7 +104,7 @@ def find_targets(
     nodes = list(model.graph.all_nodes())
     for node in nodes:
         if is_onnx_op(node, *_RECURRENT):
-            targets[node] = _list_recurrent_factors(node, traces)
+            targets[node] = _list_recurrent_factors(node, model, analysis, traces)
         integer_layer = describe_integer_layer(node, model)
         if integer_layer is not None:
             targets[node] = Target(integer_layer)
@@ -113,14 +113,11 @@ def find_targets(
     return [replace(target, layer=info) for target, info in zip(ordered, infos, strict=True)]
 
 
-def _list_recurrent_factors(node: ir.Node, traces: Traces) -> Target:
-    layer = LayerInfo(
-        name=get_label(node),
-        operator=node.op_type,
-        output=next((str(value.name) for value in node.outputs if value.name), ""),
-        reason="the values of its states are unknown",
-        parameters=sum(_count_stored(get_input(node, index)) for index in (1, 2)),
-    )
+def _list_recurrent_factors(
+    node: ir.Node, model: ir.Model, analysis: Analysis, traces: Traces
+) -> Target:
+    parameters = sum(_count_stored(get_input(node, index)) for index in (1, 2))
+    layer = replace(describe_recurrent_layer(node, model, analysis), parameters=parameters)
     return Target(layer, _find_factors(node, None, traces))
 
 

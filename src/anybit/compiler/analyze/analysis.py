@@ -14,12 +14,22 @@ from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.reason import Reason
 from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis, analyze
-from anybit.onnx.analysis.layers import describe_layers, find_quantizers_after
+from anybit.onnx.analysis.layers import (
+    describe_layers,
+    describe_recurrent_layer,
+    find_quantizers_after,
+)
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.walk import iter_nodes, iter_values
 from anybit.onnx.passes import FoldConstants, InferShapes
 from anybit.onnx.qdq.integer_layers import describe_integer_layer
 from anybit.quant_types.grids import TensorGrid
 from anybit.quant_types.layer_info import LayerInfo
+
+RECURRENT_REASON = (
+    "recurrent layers have no integer kernel: export one step, such as torch.nn.LSTMCell, with its "
+    "states as inputs and outputs"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +40,8 @@ class AnalyzedModel:
         model: The model.
         analysis: Abstract values, and the products with their weights.
         layers: The layers of the graph by the names of their outputs.
-        kept: The layers that stay as they are: in branches and loops, and operators on codes.
+        kept: The layers that stay as they are: in branches and loops, recurrent
+            ones, and operators on codes.
         integer_products: The products that the file stores as integer operators, or why one stays.
         block_weights: The weights with a scale per block, by the products that read them.
         grids: The grid of each value that can be a tensor of codes.
@@ -92,6 +103,11 @@ def _collect_layers(
             kept.append(CompiledLayer.in_float(layer, "it stands in a branch or a loop"))
     integers = (describe_integer_layer(node, model) for node in iter_nodes(model.graph))
     kept += [CompiledLayer.of(layer) for layer in integers if layer is not None]
+    kept += [
+        CompiledLayer.in_float(describe_recurrent_layer(node, model, analysis), RECURRENT_REASON)
+        for node in iter_nodes(model.graph)
+        if has_trait(node, OpTrait.RECURRENT)
+    ]
     return layers, tuple(kept)
 
 

@@ -4,6 +4,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from math import prod
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +15,7 @@ from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis
 from anybit.onnx.analysis.products import ProductAnalysis
 from anybit.onnx.analysis.view import get_input
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import is_constant, read_array
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_onnx_op
@@ -26,6 +28,7 @@ from anybit.quant_types.layer_info import Guarantee, LayerInfo, Span
 
 # The epilogue of a layer has at most this many nodes.
 _MAX_EPILOGUE = 64
+_RECURRENT_RANK, _FLOAT_BITS = 3, 32
 _DYNAMIC = "the scales of its input are computed at run time"
 _SINGLE = OpTrait.DATA_MOVEMENT | OpTrait.RECTIFIER | OpTrait.ELEMENTWISE
 _EPILOGUE = _SINGLE | OpTrait.SELECTION | OpTrait.MEAN
@@ -127,6 +130,44 @@ def _describe_layer(
         quantizer="" if quantizer is None else get_label(quantizer.node),
         dynamic=dynamic_bits is not None,
     )
+
+
+def describe_recurrent_layer(node: ir.Node, model: ir.Model, analysis: Analysis) -> LayerInfo:
+    """Return the layer of a GRU, LSTM or RNN, whose states the analysis does not follow."""
+    bits = [_get_bits(analysis, get_input(node, index)) for index in range(3)]
+    return LayerInfo(
+        name=get_label(node),
+        operator=node.op_type,
+        output=next((str(value.name) for value in node.outputs if value.name), ""),
+        reason="the values of its states are unknown",
+        macs=_count_recurrent_macs(node, model),
+        input_bits=bits[0],
+        weight_bits=max(bits[1:]),
+    )
+
+
+def _get_bits(analysis: Analysis, value: ir.Value | None) -> int:
+    """Return the bits of the codes of a value; 32 for a float."""
+    abstract = None if value is None else analysis.values.get(value)
+    return _FLOAT_BITS if abstract is None or abstract.codes is None else abstract.codes.bits
+
+
+def _count_recurrent_macs(node: ir.Node, model: ir.Model) -> int | None:
+    """Return the elements of both weights times steps and batch; None for unknown sizes."""
+    x, *weights = (
+        None if value is None else get_proven_sizes(value, model)
+        for value in (get_input(node, index) for index in range(3))
+    )
+    if x is None or len(x) < _RECURRENT_RANK:
+        return None
+    steps, batch = (x[1], x[0]) if get_attribute(node, "layout", 0) else (x[0], x[1])
+    elements = 0
+    for sizes in weights:
+        numbers = [size for size in sizes or () if size is not None]
+        if sizes is None or len(numbers) < len(sizes):
+            return None
+        elements += prod(numbers)
+    return None if steps is None else steps * (1 if batch is None else batch) * elements
 
 
 def _count_elements(weight: ir.Value | None) -> int:
