@@ -109,15 +109,9 @@ template <class Values, class Operand>
   return {FloatRegister(_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), at))};
 #else
   if (count == lane_count) return read<Reals>(at);
-#if defined(__AVX2__)
-  const __m256i numbers = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  return map_registers<Reals>([&](int i) __attribute__((always_inline)) {
-    const __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(count - 8 * i), numbers);
-    return FloatRegister(_mm256_maskload_ps(at + 8 * i, mask));
-  });
-#endif
+  // Masked loads of AVX2 may fault on processors of AMD where the elements left out are in no page.
   float lanes[lane_count] = {};
-  std::memcpy(lanes, at, static_cast<std::size_t>(count) * sizeof(float));
+  copy_few<float>(lanes, at, count);
   return read<Reals>(lanes);
 #endif
 }
