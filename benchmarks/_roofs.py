@@ -77,7 +77,7 @@ LEVELS: Mapping[str, tuple[str, Mapping[str, Loop]]] = {
 
 # Loop of a kernel, and how many multiplications of the loop one of the kernel takes.
 KERNELS: Mapping[str, tuple[str, float]] = {
-    **dict.fromkeys(("dot8", "dot4", "dot2", "depthwise"), ("bytes", 1)),
+    **dict.fromkeys(("dot8", "dot4", "dot3", "dot2", "dot1", "depthwise"), ("bytes", 1)),
     "wide8": ("any bytes", 1),
     "winograd": ("words", 1 / 4),
     **dict.fromkeys(("rows11", "xor11", "ternary11", "signs12"), ("bits", 1)),
