@@ -44,12 +44,12 @@ class LeftRegion:
 
     @property
     def reason(self) -> str:
-        """Why its layers stay float32."""
+        """Return why its layers stay float32."""
         return f"left in float32: {self._speed}"
 
     @property
     def integer_reason(self) -> str:
-        """Why its layers stay integer operators of the file."""
+        """Return why its layers stay integer operators of the file."""
         return f"stays as it is: a region would be {self._speed}"
 
     @property

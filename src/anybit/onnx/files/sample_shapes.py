@@ -20,7 +20,8 @@ def describe_sample_shapes(model: ir.Model, sample: Mapping[str, np.ndarray]) ->
     shapes = {
         str(x.name): list(sample[str(x.name)].shape)
         for x in model.graph.inputs
-        if x.name in sample and (x.shape is None or not _is_static(tuple(x.shape)[1:]))
+        if x.name in sample
+        and (x.shape is None or not all(isinstance(size, int) for size in tuple(x.shape)[1:]))
     }
     return {SHAPES_KEY: json.dumps(shapes)} if shapes else {}
 
@@ -28,7 +29,7 @@ def describe_sample_shapes(model: ir.Model, sample: Mapping[str, np.ndarray]) ->
 def find_sample_shape(model: ir.Model, x: ir.Value) -> tuple[int, ...] | None:
     """Return the recorded shape of an input; None if there is none that fits it.
 
-    What a file records is untrusted.
+    Trust no record of a file: it may be malformed, or for another input.
     """
     try:
         shapes = json.loads(model.metadata_props.get(SHAPES_KEY, "{}"))
@@ -46,7 +47,3 @@ def find_sample_shape(model: ir.Model, x: ir.Value) -> tuple[int, ...] | None:
 
 def _is_size(size: object) -> bool:
     return type(size) is int and 0 < size <= _LARGEST_SIZE
-
-
-def _is_static(shape: tuple[object, ...]) -> bool:
-    return all(isinstance(size, int) for size in shape)
