@@ -116,6 +116,17 @@ def test_clean_inputs_and_outputs_keep_their_names(
     assert_same(proto, cleaned)
 
 
+@pytest.mark.parametrize(("end", "stays"), [(2**63 - 1, False), (2**31 - 1, True)])
+def test_clean_slices_of_whole_axes_go(end: int, stays: bool) -> None:
+    bounds = {"zero": 0, "end": end, "axis": 1, "one": 1}
+    constants = {name: np.array([value], np.int64) for name, value in bounds.items()}
+    nodes = [node("Slice", "x zero end axis one", "s", domain=""), node("Neg", "s", domain="")]
+    proto = model(nodes, constants, inputs={"x": ["n", "m"]})
+    cleaned = clean(proto)
+    assert kinds(cleaned) == ["Slice", "Neg"][not stays :]
+    assert_same(proto, cleaned)
+
+
 def test_clean_identities_inside_branches() -> None:
     branch = [
         helper.make_graph(

@@ -11,7 +11,13 @@ torch = pytest.importorskip("torch")
 
 from torch_modules import copy_with_quantized_weights, random, sqnr  # noqa: E402  needs torch
 
-from anybit.torch import calibrate, export, nn, quantize_model  # noqa: E402
+from anybit.torch import (  # noqa: E402
+    calibrate,
+    export,
+    export_options,
+    nn,
+    quantize_model,
+)
 
 SPEC = {"weight": "int8 per-channel narrow", "activation": "int8", "bias": "int16 accumulator"}
 
@@ -126,3 +132,67 @@ def test_attention_in_an_encoder_is_exported(tmp_path: Path) -> None:
     assert actual.steps <= 1
     result = anybit.load(tmp_path / "model.onnx").run(x.numpy())["output"]
     assert sqnr(model(x), torch.from_numpy(result)) > 50
+
+
+class Attention(torch.nn.Module):
+    """Attention of the positions of a sequence to the first three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = torch.nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        context = x[:, :3]
+        result: torch.Tensor = self.attention(x, context, context)[0]
+        return result
+
+
+def export_with(exporter: str, model: torch.nn.Module, x: torch.Tensor, path: Path) -> None:
+    if exporter == "anybit":
+        export(model, x, path)
+        return
+    options = {"optimize": exporter == "torch", **export_options()}
+    torch.onnx.export(model, (x,), path, dynamo=True, verbose=False, **options)
+
+
+MODELS = {
+    "attention": (Attention, 6),
+    "encoder": (lambda: torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 8),
+}
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("exporter", ["anybit", "torch", "torch, not optimized"])
+@pytest.mark.parametrize("activation", ["int8", "int8 dynamic"])
+@pytest.mark.filterwarnings("ignore")  # of the exporter
+def test_attention_products_run_on_integers(
+    activation: str, exporter: str, name: str, tmp_path: Path
+) -> None:
+    """Exporters split the weight of q, k and v by SplitToSequence and SequenceAt."""
+    torch.manual_seed(0)
+    make, products = MODELS[name]
+    spec = {"weight": "int8 per-channel narrow", "activation": activation}
+    model, x, path = quantize_model(make(), spec).eval(), random(3, 7, 16), tmp_path / "m.onnx"
+    if activation == "int8":
+        calibrate(model, [x])
+    export_with(exporter, model, x, path)
+    compiled = anybit.compile(path)
+    layers = [layer for layer in compiled.report.layers if layer.layer.macs]
+    assert len(layers) == products
+    assert [layer.name for layer in layers if layer.guarantee is None] == []
+    (expected,) = anybit.load(path).run(x.numpy()).values()
+    (result,) = compiled.run(x.numpy()).values()
+    assert sqnr(torch.from_numpy(expected), torch.from_numpy(result)) > 60
+
+
+@pytest.mark.parametrize("dynamo", [True, False])
+@pytest.mark.filterwarnings("ignore")  # of the exporters
+def test_attention_exported_in_floats_is_quantized(dynamo: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x, path = Attention().eval(), random(3, 7, 16), tmp_path / "m.onnx"
+    torch.onnx.export(model, (x,), path, dynamo=dynamo, verbose=False, **{"optimize": False})
+    quantized = anybit.quantize(path, activations="int8 dynamic")
+    assert len(quantized.layers) >= 5  # keys and values have one product, or two
+    report = anybit.compile(quantized).report
+    assert [layer.name for layer in report.layers if layer.guarantee is None] == []

@@ -59,6 +59,7 @@ from anybit.onnx import Source
 from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.ranges import Ranges, make_input_values
 from anybit.onnx.graph.shapes import has_dynamic_sizes
+from anybit.onnx.passes import DropIdentities
 from anybit.onnx.preparation import make_runnable, prepare_for_analysis
 from anybit.onnx.process import relax_gc, silence_onnx_logs
 from anybit.quant_types.layer_info import Guarantee
@@ -169,6 +170,7 @@ def find_regions(
         ranges: Values of inputs without quantizers, by name.
         progress: Called with the share that is done, from 0 to 1.
     """
+    DropIdentities()(model)
     lifted = lift_dynamic_nbits(model)
     simplify_heads(model)
     replace_shuffles(model)

@@ -23,6 +23,7 @@ from anybit.onnx.passes import (
     LiftOpset,
     NameLayers,
     Normalize,
+    SplitSequences,
     StandardLayout,
 )
 from anybit.onnx.passes.expand_multi_threshold import OPSET
@@ -93,7 +94,8 @@ def prepare_for_analysis(source: Source) -> ir.Model:
     apply_passes(model, source, Normalize(), StandardLayout(), NameLayers(), InferShapes())
     for _ in range(_MOST_ROUNDS):
         (folded,) = apply_passes(model, source, FoldConstants(operators=False))
-        if folded.modified:
+        (split,) = apply_passes(model, source, SplitSequences())
+        if folded.modified or split.modified:
             apply_passes(model, source, InferShapes())
         (fixed,) = apply_passes(model, source, FixReshapes())
         if not fixed.modified:

@@ -104,6 +104,39 @@ def test_analysis_constants_have_integers() -> None:
     assert actual["t"].codes.allowed == range(-4, 4)
 
 
+SELECTIONS = {
+    "Split of channels": node("Split", "q", "t u", domain="", axis=0),
+    "Split of other axes": node("Split", "q", "t u", domain="", axis=-1),
+    "Slice": node("Slice", "q one four one", "t", domain=""),
+    "Slice of channels": node("Slice", "q one four nil", "t", domain=""),
+    "Slice backwards": node("Slice", "q three minus one minus", "t", domain=""),
+    "Gather": node("Gather", "q some", "t", domain="", axis=1),
+    "Gather of channels": node("Gather", "q some", "t", domain=""),
+    "Gather of one": node("Gather", "q at", "t", domain="", axis=1),
+    "Gather of one channel": node("Gather", "q at", "t", domain=""),
+}
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_analysis_selections_of_constants_have_integers(name: str) -> None:
+    weight = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    numbers = {"one": [1], "four": [4], "nil": [0], "three": [3], "minus": [-1]}
+    numbers |= {"some": [3, -1, 0, 0]}
+    constants = {key: np.array(value, np.int64) for key, value in numbers.items()}
+    constants |= {"w": weight, "scale": np.float32([[0.5], [0.25], [2], [1]]), "at": np.array(2)}
+    quantizer = node("Quant", "w scale zero bits", "q", name="q")
+    constants |= {"zero": 0, "bits": 4}
+    nodes = [quantizer, SELECTIONS[name], node("Add", "x t", domain="")]
+    known = abstracts(nodes, constants, inputs={"x": []})["t"]
+    assert known.integers is not None
+    if name == "Gather of one channel":
+        assert known.grid is None
+        return
+    assert known.grid is not None
+    actual = anybit.load(model(nodes, constants, inputs={"x": []})).run(np.float32(0))["y"]
+    np.testing.assert_array_equal(known.grid.decode(known.integers), actual)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 8),

@@ -14,8 +14,8 @@ from anybit.compiler.dynamic_quantizers import DynamicQuantizer, find_dynamic_qu
 from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.operators import has_two_operands
 from anybit.compiler.partition.dynamic_codes import REASON
-from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.layout import Order, get_transpose_order, reorder_shape
 from anybit.onnx.operators.dynamic_matmul import NAME, OPERANDS
 from anybit.onnx.operators.integer_network import DOMAIN
 from anybit.quant_types.layer_info import Guarantee
@@ -26,10 +26,17 @@ _KERNEL = "words"
 
 @dataclass(frozen=True, eq=False)
 class DynamicPair:
-    """A MatMul and the quantizers of its inputs."""
+    """A MatMul and the quantizers of its inputs.
+
+    Attributes:
+        node: The MatMul.
+        quantizers: The quantizers; scales are independent of the order of elements.
+        orders: The order of axes that a Transpose makes of each quantizer's output.
+    """
 
     node: ir.Node
     quantizers: tuple[DynamicQuantizer, DynamicQuantizer]
+    orders: tuple[Order | None, Order | None] = (None, None)
 
 
 def find_dynamic_pairs(model: ir.Model) -> Iterator[DynamicPair]:
@@ -37,13 +44,23 @@ def find_dynamic_pairs(model: ir.Model) -> Iterator[DynamicPair]:
     for node in model.graph:
         if node.domain or not has_two_operands(node):
             continue
-        producers = [None if value is None else value.producer() for value in node.inputs]
-        quantizers = [find_dynamic_quantizer(x) for x in producers if x is not None]
-        first, second = quantizers if len(quantizers) == len(OPERANDS) else (None, None)
+        operands = [_find_operand(value) for value in node.inputs]
+        first, second = operands if len(operands) == len(OPERANDS) else (None, None)
         if first is None or second is None:
             continue
-        if _has_scales_along(first, -1) and _has_scales_along(second, -2):
-            yield DynamicPair(node, (first, second))
+        if _has_scales_along(*first, -1) and _has_scales_along(*second, -2):
+            yield DynamicPair(node, (first[0], second[0]), (first[1], second[1]))
+
+
+def _find_operand(value: ir.Value | None) -> tuple[DynamicQuantizer, Order | None] | None:
+    """Return the quantizer of a value, and the order of axes if a Transpose follows it."""
+    node = None if value is None else value.producer()
+    order = None if node is None else get_transpose_order(node)
+    if node is not None and order is not None:
+        x = node.inputs[0]
+        node = None if x is None else x.producer()
+    quantizer = None if node is None else find_dynamic_quantizer(node)
+    return None if quantizer is None else (quantizer, order)
 
 
 def describe_layer(layer: CompiledLayer, pair: DynamicPair) -> CompiledLayer:
@@ -74,15 +91,21 @@ def replace_dynamic_pairs(model: ir.Model, outputs: Collection[str]) -> None:
         RemoveUnusedNodesPass()(model)
 
 
-def _has_scales_along(quantizer: DynamicQuantizer, axis: int) -> bool:
+def _has_scales_along(quantizer: DynamicQuantizer, order: Order | None, axis: int) -> bool:
     """Return whether there is a scale for all numbers along an axis of matrices, or one for all."""
-    rank = len(quantizer.x.shape or ())
-    return rank >= _LEAST_RANK and quantizer.formula.axes in ((rank + axis,), ())
+    rank, axes = len(quantizer.x.shape or ()), quantizer.formula.axes
+    if order is not None and len(order) != rank:
+        return False
+    expected = axis + rank if order is None or rank < _LEAST_RANK else order[axis]
+    return rank >= _LEAST_RANK and axes in ((expected,), ())
 
 
 def _replace(pair: DynamicPair, editor: Editor) -> None:
     node, y = pair.node, pair.node.outputs[0]
-    first, second = (quantizer.x for quantizer in pair.quantizers)
+    first, second = (
+        quantizer.x if order is None else _transpose(quantizer.x, order, node, editor)
+        for quantizer, order in zip(pair.quantizers, pair.orders, strict=True)
+    )
     transposed = _swap_axes(second, node, editor)
     attributes = [ir.AttrInt64("transposed", int(transposed is not None))]
     for name, quantizer in zip(OPERANDS, pair.quantizers, strict=True):
@@ -123,25 +146,26 @@ def _make_attributes(operand: str, quantizer: DynamicQuantizer) -> list[ir.Attr]
 def _swap_axes(x: ir.Value, before: ir.Node, editor: Editor) -> ir.Value | None:
     """Return x with its last two axes swapped if it is a Transpose that moves the last axis."""
     transpose = x.producer()
-    if transpose is None or transpose.domain or transpose.op_type != "Transpose":
+    order = None if transpose is None else get_transpose_order(transpose)
+    source = None if transpose is None else transpose.inputs[0]
+    rank = len(x.shape or ())
+    if source is None or order is None or len(order) != rank or order[-1] == rank - 1:
         return None
-    source, rank = transpose.inputs[0], len(x.shape or ())
-    axes = list(get_attribute(transpose, "perm", tuple(reversed(range(rank)))))
-    if source is None or len(axes) != rank or axes[-1] == rank - 1:
-        return None
-    axes[-2:] = reversed(axes[-2:])
-    if axes == list(range(rank)):
-        return source
-    attributes = [ir.AttrInt64s("perm", axes)]
+    swapped = (*order[:-2], order[-1], order[-2])
+    return source if swapped == tuple(range(rank)) else _transpose(source, swapped, before, editor)
+
+
+def _transpose(x: ir.Value, order: Order, before: ir.Node, editor: Editor) -> ir.Value:
+    """Insert a Transpose of a float tensor."""
+    attributes = [ir.AttrInt64s("perm", order)]
     y = editor.insert(
         before,
         "Transpose",
-        [source],
+        [x],
         str(x.name),
         like=x,
         dtype=ir.DataType.FLOAT,
         attributes=attributes,
     )
-    if x.shape is not None:
-        y.shape = ir.Shape([*x.shape[:-2], x.shape[-1], x.shape[-2]])
+    y.shape = reorder_shape(x.shape, order)
     return y

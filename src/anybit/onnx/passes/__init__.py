@@ -38,6 +38,7 @@ from anybit.onnx.passes.own_constants import OwnConstants
 from anybit.onnx.passes.remove_quantizers import RemoveQuantizers
 from anybit.onnx.passes.separate_names import SeparateNames
 from anybit.onnx.passes.simplify import Simplify
+from anybit.onnx.passes.split_sequences import SplitSequences
 from anybit.onnx.passes.standard_layout import StandardLayout
 from anybit.onnx.passes.to_nbits import ToNBits
 from anybit.onnx.passes.to_qdq import ToQdq
@@ -83,6 +84,7 @@ __all__ = [
     "RemoveQuantizers",
     "SeparateNames",
     "Simplify",
+    "SplitSequences",
     "StandardLayout",
     "ToNBits",
     "ToQdq",

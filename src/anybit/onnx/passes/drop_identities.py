@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Removal of nodes that return their input."""
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
-from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_identity
+from anybit.onnx.graph.constants import is_constant, read_array
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_identity, is_onnx_op
 from anybit.onnx.graph.reductions import get_reduced_axes
 from anybit.onnx.graph.require import require_graph, require_input
 
+_BOUNDS = 3  # x, starts, ends
+
 
 class DropIdentities(InPlacePass):
-    """Removal of Identity, Dropout in inference, and reductions over no axes.
+    """Removal of Identity, Dropout in inference, reductions over no axes, and whole Slices.
 
     Graph inputs and outputs keep their names, so a node between an input or a constant and an
     output stays.
@@ -25,7 +29,7 @@ class DropIdentities(InPlacePass):
 def _is_identity(node: ir.Node, opset: int) -> bool:
     if not node.inputs or node.inputs[0] is None:
         return False
-    if not is_identity(node, opset) and not _reduces_nothing(node):
+    if not (is_identity(node, opset) or _reduces_nothing(node) or _slices_whole_axes(node)):
         return False
     mask = node.outputs[1:]
     return not any(output.uses() or output.is_graph_output() for output in mask)
@@ -34,6 +38,18 @@ def _is_identity(node: ir.Node, opset: int) -> bool:
 def _reduces_nothing(node: ir.Node) -> bool:
     """Return whether noop_with_empty_axes makes a reduction the identity."""
     return has_trait(node, OpTrait.KEEPS_SINGLE_ELEMENT) and get_reduced_axes(node, 1) == ()
+
+
+def _slices_whole_axes(node: ir.Node) -> bool:
+    """Return whether a Slice goes from 0 to the largest integer, as exporters write `x[:]`."""
+    if not is_onnx_op(node, "Slice") or len(node.inputs) < _BOUNDS:
+        return False
+    bounds = [node.inputs[place] for place in (1, 2, 4) if place < len(node.inputs)]
+    expected = (0, np.iinfo(np.int64).max, 1)
+    return all(
+        value is None or (is_constant(value) and bool(np.all(read_array(value) == number)))
+        for value, number in zip(bounds, expected, strict=False)
+    )
 
 
 def _try_drop(node: ir.Node) -> bool:

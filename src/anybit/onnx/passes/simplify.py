@@ -8,19 +8,20 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from anybit.onnx.passes.drop_identities import DropIdentities
 from anybit.onnx.passes.fold_constants import FoldConstants
 from anybit.onnx.passes.infer_shapes import InferShapes
+from anybit.onnx.passes.split_sequences import SplitSequences
 
 # Each round folds constants that depend on shapes of the last one; models need one or two.
 _MOST_ROUNDS = 8
 
 
 class Simplify(InPlacePass):
-    """Shape inference, constant folding, and removal of identities and dead nodes, until stable.
+    """Shape inference, constant folding, Split of sequences and cleanup, until stable.
 
     The model is normalized. Rounds end when the numbers of nodes and constants do not change.
     """
 
     def __init__(self, fold: FoldConstants, *further: InPlacePass) -> None:
-        self._passes = (*further, fold, DropIdentities(), RemoveUnusedNodesPass())
+        self._passes = (*further, fold, SplitSequences(), DropIdentities(), RemoveUnusedNodesPass())
 
     def call(self, model: Model) -> PassResult:
         first = before = _measure_size(model)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Concatenation, selection, padding, resizing, slicing and gathering."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -151,13 +151,12 @@ def infer_slice(node: ir.Node, view: View) -> AbstractValue | None:
     x = view.get_abstract(value)
     if x is None:
         return None
-    if x.axis is None:
-        return _drop_positions(x)
     parts = _read_slices(node, view, view.get_rank(value))
     if parts is None:
         return _drop_positions(x.merge_channels())
-    part = parts.get(x.axis)
-    return _drop_positions(x if part is None else _take_channels(x, np.arange(x.lowest.size)[part]))
+    part = None if x.axis is None else parts.get(x.axis)
+    result = x if part is None else _take_channels(x, np.arange(x.lowest.size)[part])
+    return _keep_integers(result, _cut(x.integers, parts))
 
 
 def _read_slices(node: ir.Node, view: View, rank: int | None) -> dict[int, slice] | None:
@@ -192,19 +191,41 @@ def infer_split(node: ir.Node, view: View) -> list[AbstractValue | None]:
     if x is None:
         return []
     axis = view.resolve_axis(value, get_attribute(node, "axis", 0))
-    if x.axis is None or (axis is not None and axis != x.axis):
-        return [_drop_positions(x)] * len(node.outputs)
-    parts: list[AbstractValue | None] = []
-    begin = 0
+    parts = None if axis is None else _list_parts(node, axis, view)
+    if parts is None or axis is None:
+        moves = x.axis is not None and axis in (None, x.axis)
+        return [_drop_positions(x.merge_channels() if moves else x)] * len(node.outputs)
+    results: list[AbstractValue | None] = []
+    for part in parts:
+        result = x
+        if axis == x.axis:
+            if part.stop > x.lowest.size:
+                return [_drop_positions(x.merge_channels())] * len(node.outputs)
+            result = _take_channels(x, np.arange(part.start, part.stop))
+        results.append(_keep_integers(result, _cut(x.integers, {axis: part})))
+    return results
+
+
+def _list_parts(node: ir.Node, axis: int, view: View) -> list[slice] | None:
+    """Return where the outputs of a Split begin and end; None if some are unknown."""
+    parts, begin = [], 0
     for output in node.outputs:
         sizes = view.get_sizes(output)
-        is_fixed = sizes is not None and axis is not None and -axis <= len(sizes)
-        size = sizes[axis] if is_fixed else None  # type: ignore[index]
-        if size is None or begin + size > x.lowest.size:
-            return [_drop_positions(x.merge_channels())] * len(node.outputs)
-        parts.append(_drop_positions(_take_channels(x, np.arange(begin, begin + size))))
+        size = sizes[axis] if sizes is not None and -axis <= len(sizes) else None
+        if size is None:
+            return None
+        parts.append(slice(begin, begin + size))
         begin += size
     return parts
+
+
+def _cut(integers: Array | None, parts: Mapping[int, slice]) -> Array | None:
+    """Return slices of an array along axes, counted from the end."""
+    if integers is None:
+        return None
+    if any(-axis > integers.ndim for axis in parts):
+        raise Mismatch("a tensor has fewer axes than its slices")
+    return integers[tuple(parts.get(axis, slice(None)) for axis in range(-integers.ndim, 0))]
 
 
 def infer_gather(node: ir.Node, view: View) -> AbstractValue | None:
@@ -213,17 +234,33 @@ def infer_gather(node: ir.Node, view: View) -> AbstractValue | None:
     if x is None:
         return None
     axis = view.resolve_axis(value, get_attribute(node, "axis", 0))
+    chosen = view.get_array(places)
+    indices = chosen if chosen is not None and chosen.dtype.kind in "iu" else None
+    integers = _gather_integers(x.integers, axis, indices, view)
     if x.axis is None:
-        return _drop_positions(x)
+        return _keep_integers(x, integers)
     if axis is None or rank is None:
         return _drop_positions(x.merge_channels())
     if axis != x.axis:
         following = rank - 1 if axis > x.axis else 0
-        return _drop_positions(replace(x, axis=x.axis - following))
-    chosen = view.get_array(places)
-    if chosen is None or chosen.ndim != 1 or chosen.dtype.kind not in "iu":
-        return _drop_positions(x.merge_channels())
-    return _drop_positions(_take_channels(x, chosen))
+        return _keep_integers(replace(x, axis=x.axis - following), integers)
+    if indices is None or indices.ndim != 1:
+        return _keep_integers(x.merge_channels(), integers)
+    return _keep_integers(_take_channels(x, indices), integers)
+
+
+def _gather_integers(
+    integers: Array | None, axis: int | None, indices: Array | None, view: View
+) -> Array | None:
+    """Return the chosen codes of a constant; None if they are unknown, or too many."""
+    if integers is None or axis is None or indices is None or -axis > integers.ndim:
+        return None
+    size = integers.shape[axis]
+    if indices.size and not -size <= indices.min() <= indices.max() < size:
+        return None
+    if not size or not view.can_afford(integers.size // size * indices.size):
+        return None
+    return integers.take(indices, axis)
 
 
 def _take_channels(x: AbstractValue, channels: Array) -> AbstractValue:
@@ -243,6 +280,11 @@ def _select_channels(x: AbstractValue, channels: Array) -> AbstractValue:
         offsets = codes.lowest - codes.lowest.min()
         codes = replace(codes, step=1 if np.any(offsets % codes.step) else codes.step)
     return replace(x, lowest=x.lowest[channels], highest=x.highest[channels], codes=codes)
+
+
+def _keep_integers(x: AbstractValue, integers: Array | None) -> AbstractValue:
+    """Return a selection, with the codes of a constant at their new positions."""
+    return replace(x, integers=integers, sources=())
 
 
 def _drop_positions(x: AbstractValue) -> AbstractValue:
