@@ -25,7 +25,7 @@ CONSTANTS = {
     "last": np.int64([-2]),
     "two": np.int64([2, 4]),
     "scales": np.float32([1.25, 1]),
-    "largest": np.int64([2**63 - 1]),
+    "largest": np.int64([2**31 - 1]),
     "same": np.int64([0, 0, 2, 2]),
     "many": np.arange(2**20 + 1) % 3,
     "heads": np.int64([0, 3, 2, 2]),

@@ -88,7 +88,8 @@ def test_split_sequences_keeps_the_sequence_for_other_readers() -> None:
 
 def test_split_sequences_inside_a_branch() -> None:
     text = """<ir_version: 8, opset_import: ["": 18]>
-    g (float[4, 6] x) => (float[4, n] y) <int64[2] sizes = {2, 4}, int64 first = {0}, bool yes = {1}> {
+    g (float[4, 6] x) => (float[4, n] y)
+    <int64[2] sizes = {2, 4}, int64 first = {0}, bool yes = {1}> {
         s = SplitToSequence<axis: int = 1>(x, sizes)
         y = If (yes) <
             then_branch = a () => (float[4, 2] t) { t = SequenceAt(s, first) },

@@ -191,7 +191,7 @@ def test_attention_products_run_on_integers(
 def test_attention_exported_in_floats_is_quantized(dynamo: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, x, path = Attention().eval(), random(3, 7, 16), tmp_path / "m.onnx"
-    torch.onnx.export(model, (x,), path, dynamo=dynamo, verbose=False, **{"optimize": False})
+    torch.onnx.export(model, (x,), path, dynamo=dynamo, verbose=False, optimize=False)
     quantized = anybit.quantize(path, activations="int8 dynamic")
     assert len(quantized.layers) >= 5  # keys and values have one product, or two
     report = anybit.compile(quantized).report

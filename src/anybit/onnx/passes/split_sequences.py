@@ -33,7 +33,7 @@ class SplitSequences(InPlacePass):
         if not nodes:
             return PassResult(model, False)
         editor = Editor(model)
-        return PassResult(model, any([_replace(node, model, editor) for node in nodes]))
+        return PassResult(model, bool(sum(_replace(node, model, editor) for node in nodes)))
 
 
 def _replace(node: ir.Node, model: ir.Model, editor: Editor) -> bool:
