@@ -102,7 +102,7 @@ def _gather(node: ir.Node, reader: ir.Node, position: int, editor: Editor) -> No
     constant = editor.share_constant("index", f"{name}_index", np.array(index, np.int64))
     axis = ir.AttrInt64("axis", get_attribute(node, "axis", 0))
     gather = ir.Node("", "Gather", [x, constant], [axis], name=editor.unique(name))
-    gather.outputs[0].dtype = x.dtype
+    gather.outputs[0].type = x.type
     require_graph(reader).insert_before(reader, gather)
     editor.replace(reader, gather.outputs[0])
 
@@ -127,7 +127,7 @@ def _split(
     )
     for index, output in enumerate(split.outputs):
         output.name = editor.unique(f"{node.outputs[0].name}_{index}")
-        output.dtype = x.dtype
+        output.type = x.type
     graph.insert_before(node, split)
     used = set[ir.Value]()
     for reader, position in readers:
