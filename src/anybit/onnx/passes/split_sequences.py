@@ -91,8 +91,9 @@ def _get_sizes(node: ir.Node, model: ir.Model) -> list[int] | None:
     if extent is None or size < 1 or not get_attribute(node, "keepdims", 1):
         return None
     starts = range(0, extent, size)
-    known = 0 < len(starts) <= _MOST_SLICES
-    return [min(size, extent - start) for start in starts] if known else None
+    if not 0 < len(starts) <= _MOST_SLICES:
+        return None
+    return [min(size, extent - start) for start in starts]
 
 
 def _gather(node: ir.Node, reader: ir.Node, position: int, editor: Editor) -> None:
