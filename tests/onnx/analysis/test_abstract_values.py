@@ -127,14 +127,14 @@ def test_analysis_selections_of_constants_have_integers(name: str) -> None:
     quantizer = node("Quant", "w scale zero bits", "q", name="q")
     constants |= {"zero": 0, "bits": 4}
     nodes = [quantizer, SELECTIONS[name], node("Add", "x t", domain="")]
-    known = abstracts(nodes, constants, inputs={"x": []})["t"]
-    assert known.integers is not None
+    selection = abstracts(nodes, constants, inputs={"x": []})["t"]
+    assert selection.integers is not None
     if name == "Gather of one channel":
-        assert known.grid is None
+        assert selection.grid is None
         return
-    assert known.grid is not None
+    assert selection.grid is not None
     actual = anybit.load(model(nodes, constants, inputs={"x": []})).run(np.float32(0))["y"]
-    np.testing.assert_array_equal(known.grid.decode(known.integers), actual)
+    np.testing.assert_array_equal(selection.grid.decode(selection.integers), actual)
 
 
 @settings(max_examples=60, deadline=None)
