@@ -32,6 +32,15 @@ def divided(scale):
     return lambda x: np.rint(np.float32(x) / np.float32(scale)) + 128
 
 
+def with_zero_point(scale, zero_point, lowest=0):
+    def index(x):
+        with np.errstate(over="ignore"):
+            y = np.float32(x) / np.float32(scale) + np.float32(zero_point)
+        return np.rint(np.clip(y, lowest, lowest + 255)) - lowest
+
+    return index
+
+
 def shifted(x):
     return np.rint((np.float32(x) * np.float32(2) - np.float32(1)) / np.float32(1 / 128)) + 128
 
@@ -58,6 +67,8 @@ def inputs_beside(thresholds, channels):
         (thresholds_of(divided(1 / 16), 256, -20, 20), "affine"),
         (thresholds_of(divided(0.1), 256, -20, 20), "divide"),
         (thresholds_of(divided(0.007), 256, -2, 2), "divide"),
+        (thresholds_of(with_zero_point(0.0931, 117), 256, -20, 20), "divide"),
+        (thresholds_of(with_zero_point(0.0931, -11, -128), 256, -20, 20), "divide"),
         (thresholds_of(shifted, 256, -1, 3), "affine"),
         (np.linspace(-1, 1, 255), "affine, corrected"),
         (np.linspace(-1, 1, 255) ** 3, "search"),
@@ -66,12 +77,26 @@ def inputs_beside(thresholds, channels):
     ],
 )
 @pytest.mark.parametrize("direction", [1, -1])
-def test_quantize_equals_reference_at_thresholds(thresholds, way, direction):
+def test_quantize_equals_reference_at_thresholds(level, thresholds, way, direction):
     program = network_of(thresholds, 256, direction)
     network = Network(program)
     assert network.describe()["stages"][0]["kernel"] == f"{way} to bytes"
     x = inputs_beside(program.instructions[0].thresholds, 7)
     np.testing.assert_array_equal(network.run([x])[0], reference.run(program, [x])[0])
+
+
+@pytest.mark.parametrize("exponent", [-100, -61, -59, -20, -3, 0, 30, 59, 61, 100])
+def test_quantize_divides_by_any_scale(level, exponent):
+    """The division is exact next to thresholds, at large and at tiny numbers."""
+    random = np.random.default_rng(exponent + 128)
+    for _ in range(3):
+        scale = np.float32(np.ldexp(random.uniform(0.5, 1), exponent))
+        zero_point = int(random.integers(0, 256))
+        most = np.float32(300) * scale
+        thresholds = thresholds_of(with_zero_point(scale, zero_point), 256, -most, most)
+        program = network_of(thresholds, 256, lowest=-zero_point)
+        x = inputs_beside(thresholds, 7)
+        np.testing.assert_array_equal(Network(program).run([x])[0], reference.run(program, [x])[0])
 
 
 @pytest.mark.parametrize("levels", [2, 3, 4])

@@ -65,8 +65,9 @@ unsigned kept_registers() {
 // SSE4.2 and POPCNT, which all processors with it have.
 bool has_baseline() { return has(cpuid(1).ecx, 20, 23); }
 
+// AVX2 with fused multiplications, which nearly all processors with it have.
 bool has_avx2() {
-  return has_baseline() && has(kept_registers(), 1, 2) && has(cpuid(1).ecx, 28) &&
+  return has_baseline() && has(kept_registers(), 1, 2) && has(cpuid(1).ecx, 12, 28) &&
          has(cpuid(7).ebx, 5);
 }
 

@@ -14,10 +14,13 @@
 #include "float_rows.hpp"
 #include "lookup.hpp"
 #include "threshold_packer.hpp"
-#if defined(__AVX2__) && !defined(__AVX512F__)
-#include "affine_avx2.hpp"
-#include "pairs_avx2.hpp"
+#if defined(__AVX2__)
+#include "packed_quantizer.hpp"
 #define ANYBIT_PACKS_NUMBERS
+#endif
+#if defined(__AVX2__) && !defined(__AVX512F__)
+#include "pairs_avx2.hpp"
+#define ANYBIT_PACKS_PAIRS
 #endif
 
 // Compiled once per level: what is called here is local or forced inline.
@@ -51,7 +54,7 @@ struct Guess {
         highest(map.lowest + static_cast<float>(map.index_count - 1)) {}
 
   float inside(float x) const {
-    float y = divides ? x / gain : x * gain + offset;
+    float y = (divides ? x / gain : x * gain) + offset;
     y = y > lowest ? y : lowest;  // NaN becomes the lowest
     return y < highest ? y : highest;
   }
@@ -124,11 +127,13 @@ bool increasing_indices(const ThresholdMap& map, const float* x, std::int64_t n,
   using Method = ThresholdMap::Method;
   if (packs(map)) {
     if (map.method == Method::affine)
-      return compute_packed<Method::affine>(map, x, n, to, correct_some);
+      return compute_packed<PackedQuantizer<Method::affine>>(map, x, n, to, correct_some);
+    if (map.method == Method::divide && map.reciprocal > 0)
+      return compute_packed<PackedQuantizer<Method::divide, true>>(map, x, n, to, correct_some);
     if (map.method == Method::divide)
-      return compute_packed<Method::divide>(map, x, n, to, correct_some);
+      return compute_packed<PackedQuantizer<Method::divide>>(map, x, n, to, correct_some);
     if (map.method == Method::correct)
-      return compute_packed<Method::correct>(map, x, n, to, correct_some);
+      return compute_packed<PackedQuantizer<Method::correct>>(map, x, n, to, correct_some);
   }
 #endif
   switch (map.method) {
@@ -355,7 +360,7 @@ Magnitudes find_magnitudes(const float* x, std::int64_t n) {
 template <bool multiplies>
 void combine_pairs(const PairArithmetic& arithmetic, const std::uint8_t* first,
                    const std::uint8_t* second, std::int64_t n, std::uint8_t* to) {
-#if defined(ANYBIT_PACKS_NUMBERS)
+#if defined(ANYBIT_PACKS_PAIRS)
   if (fits_32_bits(arithmetic, multiplies)) {
     const auto packed = arithmetic.divisor == 1 ? compute_packed<multiplies, false>
                                                 : compute_packed<multiplies, true>;

@@ -17,7 +17,7 @@ struct ThresholdMap {
   enum class Method : std::uint8_t {
     count,    // compare with all thresholds
     affine,   // rint(clamp(x * gain + offset)), exact
-    divide,   // rint(clamp(x / gain)), exact
+    divide,   // rint(clamp(x / gain + offset)), exact
     correct,  // as `affine`, off by one only where rounding moves by `limit` or more
     search,   // binary search of the thresholds
   };
@@ -25,6 +25,8 @@ struct ThresholdMap {
   int index_count = 0;
   bool decreasing = false;  // index = index_count - 1 - count
   float gain = 0, offset = 0, lowest = 0, limit = 0;
+  // 1 / gain, where three fused steps may divide; 0 elsewhere.
+  float reciprocal = 0;
   // -infinity, the thresholds in ascending order, and NaN as padding up to a power of two.
   // Borrowed.
   const float* thresholds = nullptr;
