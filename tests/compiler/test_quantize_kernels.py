@@ -87,7 +87,7 @@ def test_quantize_equals_reference_at_thresholds(level, thresholds, way, directi
 
 @pytest.mark.parametrize("exponent", [-100, -61, -59, -20, -3, 0, 30, 59, 61, 100])
 def test_quantize_divides_by_any_scale(level, exponent):
-    """The division is exact next to thresholds, at large and at tiny numbers."""
+    """Divide exactly next to thresholds, at large and at tiny numbers."""
     random = np.random.default_rng(exponent + 128)
     for _ in range(3):
         scale = np.float32(np.ldexp(random.uniform(0.5, 1), exponent))
