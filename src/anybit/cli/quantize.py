@@ -57,12 +57,13 @@ def quantize(
         ),
     ] = None,
     weights: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="SPEC",
-            help="Format of weights: int8, int4, 'int4 per-block 32', ternary, fp8_e4m3, mxfp4.",
+            help="Format of weights: int8 (default), int4, 'int4 per-block 32', ternary, fp8_e4m3, "
+            "mxfp4.",
         ),
-    ] = "int8",
+    ] = None,
     activations: Annotated[
         str | None,
         typer.Option(

@@ -12,6 +12,7 @@ from anybit.ptq.algorithms.round_to_nearest import count_weight_bytes
 from anybit.ptq.algorithms.shared_weights import count_bytes
 from anybit.ptq.config import GptqConfig
 from anybit.ptq.graph.outputs import is_output_node
+from anybit.ptq.graph.stored_weights import describe_stored_weight
 from anybit.ptq.graph.targets import TargetNode
 from anybit.ptq.mixed_precision.noise_model import NoiseTable
 from anybit.ptq.mixed_precision.widths import FLOAT_BITS
@@ -85,19 +86,25 @@ def describe_layer(
     ]
     errors = [chosen.errors[layer] for chosen in params.values() if layer in chosen.errors]
     weights = candidate.plan.weights.get(layer)
-    shapes = [array.shape for _, array in layer.constants]
+    stored = [describe_stored_weight(layer.node, index) for index in layer.stored]
+    kept = [weight for weight in stored if weight is not None]
+    shapes = [array.shape for _, array in layer.constants] + [weight.shape for weight in kept]
+    bits = max((weight.bits for weight in kept), default=FLOAT_BITS if layer.weights else 0)
+    size = sum(count_weight_bytes(array, weight, weights) for weight, array in layer.constants)
     return LayerResult(
         name=layer.name,
         operator="output" if is_output_node(layer.node) else layer.node.op_type,
-        weights="" if weights is None else weights.describe(default="per-channel"),
+        weights=", ".join(weight.text for weight in kept)
+        if weights is None
+        else weights.describe(default="per-channel"),
         activations=", ".join(
             dict.fromkeys(spec.describe(default="per-tensor") for spec in activations)
         ),
-        weight_bits=weights.bits if weights else FLOAT_BITS if layer.weights else 0,
+        weight_bits=weights.bits if weights else bits,
         activation_bits=max((spec.bits for spec in activations), default=FLOAT_BITS),
         shape=shapes[0] if shapes else (),
         parameters=sum(math.prod(shape) for shape in shapes),
-        bytes=sum(count_weight_bytes(array, weight, weights) for weight, array in layer.constants),
+        bytes=size + sum(weight.bytes for weight in kept),
         macs=macs.get(layer),
         sqnr=noise_to_sqnr(max(errors)) if errors and confirmed else None,
         output_sqnr=None

@@ -17,6 +17,7 @@ from anybit.quant_types.suggestions import describe_unknown
 
 _POWER_OF_TWO = "power-of-two"
 _DEFAULT_ACTIVATIONS = "uint8"
+_DEFAULT_WEIGHTS = "int8"
 _AUTO = "auto"
 """Activations with `_DEFAULT_ACTIVATIONS`, or with dynamic scales where these pay."""
 
@@ -48,7 +49,7 @@ class QuantizeOptions:
 
 def parse_options(
     *,
-    weights: str,
+    weights: str | None,
     activations: str | None,
     layers: Mapping[str, str] | None,
     keep: Sequence[str],
@@ -89,6 +90,7 @@ def parse_options(
         dynamic = _parse_auto(contradictions, has_data=has_data)
         activations = _DEFAULT_ACTIVATIONS
     activations = activations or (_DEFAULT_ACTIVATIONS if has_data or integer_only else FLOAT)
+    weights = weights or _DEFAULT_WEIGHTS
     specs = parse_specs(weights, activations, layers or {}, keep, outputs, scales is not None)
     _check_outputs(specs.outputs, states, has_data=has_data, integer_only=integer_only)
     return QuantizeOptions(

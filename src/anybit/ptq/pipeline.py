@@ -26,6 +26,7 @@ from anybit.ptq.fpga_targets import adapt_plan
 from anybit.ptq.graph.integer_only import add_elementwise_targets
 from anybit.ptq.graph.outputs import add_output_nodes, find_output_targets
 from anybit.ptq.graph.prepare import prepare
+from anybit.ptq.graph.stored_weights import has_stored_weights
 from anybit.ptq.graph.targets import TargetNode, Targets, find_targets
 from anybit.ptq.mixed_precision.budget_search import (
     SearchResult,
@@ -40,6 +41,7 @@ from anybit.ptq.search.candidates import CandidateBuilder, quantize_without_data
 from anybit.ptq.search.dynamic_choice import select_dynamic_scales
 from anybit.ptq.search.evaluate import open_dataset
 from anybit.ptq.specs.dynamic_grid import DYNAMIC_GRID_OPSET
+from anybit.ptq.stored_weights import adapt_options, keep_stored_weights
 
 # The share of the time of calibration and search; the rest is for the quality.
 _SEARCHED = 0.9
@@ -50,7 +52,7 @@ def quantize(
     source: ModelSource,
     data: DataSource | None = None,
     *,
-    weights: str = "int8",
+    weights: str | None = None,
     activations: str | None = None,
     layers: Mapping[str, str] | None = None,
     keep: Sequence[str] = (),
@@ -77,6 +79,9 @@ def quantize(
     layer on calibration samples. Choices that do not help on other samples are dropped. One of four
     samples is held out to measure the quality. Without data, weights are rounded to nearest.
 
+    A model whose weights are quantized already (MatMulNBits, or quantizers of constants) keeps
+    them, and its activations get dynamic scales.
+
     Args:
         source: A float32 or float16 model, as for `anybit.load`. It is not changed.
         data: Calibration inputs without labels: the path of an .npz by input name, of an .npy, or
@@ -85,8 +90,9 @@ def quantize(
             "random-tokens" makes samples for models of text, with random token ids: they lower the
             error of weights and dynamic activations, and count as no data for everything else.
         weights: Spec of weights, such as "int8", "int4 per-tensor", "ternary", "fp8_e4m3",
-            "int8 power-of-two", "int4 per-block 32", "mxfp4" or "nvfp4". By default scales are per
-            channel, and signed integers symmetric around 0, without the lowest code ("narrow").
+            "int8 power-of-two", "int4 per-block 32", "mxfp4" or "nvfp4"; "int8" by default, but
+            "float" next to weights that are quantized already. By default scales are per channel,
+            and signed integers symmetric around 0, without the lowest code ("narrow").
         activations: Spec of activations, or "float" to keep them float. By default "uint8" with
             data and "float" without. "auto" takes "uint8" or, where that lowers the noise on
             samples enough, "uint8 dynamic". Unsigned integers have a zero-point. "int8 dynamic"
@@ -129,8 +135,8 @@ def quantize(
         The quantized model, with its quality and a description of each layer.
 
     Raises:
-        ModelError: The model cannot be read or run, has quantizers already, or has no layer to
-            quantize; or no mixed precision meets the budget.
+        ModelError: The model cannot be read or run, has quantized activations already, or has no
+            layer to quantize; or no mixed precision meets the budget.
         OptionError: An option has an unsupported value, or needs data.
         DataError: The data are empty or do not fit the model.
         ChildProcessError: Worker processes of the cluster ended repeatedly.
@@ -155,6 +161,9 @@ def quantize(
         has_data=has_data,
     )
     model, remarks = prepare(source, name)
+    is_stored = has_stored_weights(model)
+    if is_stored:
+        options = adapt_options(options, name, weights=weights, scales=scales)
     origin = describe_origin(source) if isinstance(source, str | os.PathLike) else {}
     if options.specs.has_dynamic_integers or options.dynamic is not None:
         apply_passes(model, source, LiftOpset(DYNAMIC_GRID_OPSET), InferShapes())
@@ -164,7 +173,10 @@ def quantize(
     if target is not None:
         plan = adapt_plan(plan, target)
     check_plan(plan, name, integer_only=integer_only, has_data=has_data)
-    remarks += describe_random_tokens(model, name, data)
+    if is_stored:
+        remarks += keep_stored_weights(plan, name, weights=weights)
+    else:
+        remarks += describe_random_tokens(model, name, data)
     results = ResultBuilder(model, options, origin, remarks)
     if data is None:
         return results.build_unmeasured(quantize_without_data(model, plan, options.config))
@@ -178,7 +190,11 @@ def quantize(
         advance = progress or ignore_progress
         ctx = Context(model, name, dataset, executor, advance, options.config, cache)
         builder = CandidateBuilder(ctx, floats)
-        search = _search(builder, plan, options, macs, results)
+        if is_stored:
+            candidate = quantize_without_data(model, plan, options.config)
+            search = SearchResult(builder.measure(candidate))
+        else:
+            search = _search(builder, plan, options, macs, results)
     advance(1.0)
     return results.build(search, dataset, macs)
 

@@ -54,6 +54,8 @@ class SpecOptions:
         keep: Names and patterns of nodes that stay float.
         outputs: The spec of the model's outputs; None for float.
         states: Outputs by the inputs that take them in the next step.
+        keeps_float_weights: Whether weights that are float stay float by default, and the
+            activations of their layers, because the model has quantized weights.
     """
 
     default: SpecPair
@@ -61,6 +63,7 @@ class SpecOptions:
     keep: Sequence[str]
     outputs: QuantSpec | None = None
     states: Mapping[str, str] = field(default_factory=dict)
+    keeps_float_weights: bool = False
 
     @property
     def has_dynamic_integers(self) -> bool:
@@ -182,6 +185,8 @@ def assign_specs(model: ir.Model, targets: Targets, options: SpecOptions) -> Qua
     outputs = [layer for layer in targets.layers if is_output_node(layer.node)]
     layers = [layer for layer in targets.layers if layer not in outputs]
     pairs = dict.fromkeys(layers, options.default)
+    if options.keeps_float_weights:
+        pairs |= dict.fromkeys([layer for layer in layers if layer.weights], (None, None))
     named = set(outputs)
     for pattern, specs in options.by_layer.items():
         matched = [
@@ -203,12 +208,18 @@ def assign_specs(model: ir.Model, targets: Targets, options: SpecOptions) -> Qua
     skipped = dict(targets.skipped)
     for layer in layers:
         if layer not in weights and layer not in requests:
-            kept = pairs[layer] == (None, None)
-            skipped[layer.name] = (
-                "float was requested" if kept else "it multiplies activations, which stay float"
-            )
+            skipped[layer.name] = _explain_float(layer, pairs[layer], options)
     remarks = (*targets.remarks, *grid_remarks, *weight_remarks, *activation_remarks)
     return QuantPlan(quantized, weights, activations, frozenset(named), skipped, remarks)
+
+
+def _explain_float(layer: TargetNode, pair: SpecPair, options: SpecOptions) -> str:
+    """Return why a layer stays float, given its specs."""
+    if pair != (None, None):
+        return "it multiplies activations, which stay float"
+    if options.keeps_float_weights and layer.weights:
+        return "its weights are float; weights='int8' quantizes them, too"
+    return "float was requested"
 
 
 def check_plan(plan: QuantPlan, name: str, *, integer_only: bool, has_data: bool) -> None:
@@ -226,7 +237,7 @@ def check_plan(plan: QuantPlan, name: str, *, integer_only: bool, has_data: bool
     """
     if integer_only:
         _check_integers(plan)
-    if not any(layer.weights for layer in plan.layers):
+    if not any(layer.weights or layer.stored for layer in plan.layers):
         skipped = list(plan.skipped.items())[:4]
         reasons = "; ".join(f"{layer}: {reason}" for layer, reason in skipped)
         raise ModelError(
@@ -264,6 +275,12 @@ def _set_specs(
     pairs: dict[TargetNode, SpecPair], layers: Sequence[TargetNode], pattern: str, specs: LayerSpecs
 ) -> None:
     """Give layers the specs of their pattern."""
+    for layer in layers:
+        if layer.stored and specs.pair[0] is not None:
+            raise OptionError(
+                f"layers[{pattern!r}]: the weights of {layer.name!r} are quantized already; "
+                f'use "{FLOAT}/ACTIVATIONS" for its activations'
+            )
     if specs.weights_only and not any(layer.weights for layer in layers):
         raise OptionError(
             f"layers[{pattern!r}]: no match has weights; "

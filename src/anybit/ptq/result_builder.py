@@ -11,6 +11,8 @@ from anybit.compiler.prepare.eligibility import INTEGER_ONLY
 from anybit.data.dataset import Dataset
 from anybit.metrics.quality import QualityMetrics
 from anybit.onnx.forms import Form
+from anybit.onnx.graph.walk import iter_nodes
+from anybit.onnx.qdq.packed_weights import is_nbits
 from anybit.ptq.calibration.collect import has_confirming_samples
 from anybit.ptq.fpga_targets import check_result
 from anybit.ptq.graph.targets import TargetNode
@@ -115,5 +117,10 @@ class ResultBuilder:
             verdict=verdict,
             bytes_before=self.sizes.total,
             bytes_after=self.sizes(candidate.plan),
-            form=Form.COMPACT if target is None else Form.QONNX,
+            form=Form.QONNX if target or _has_packed_weights(candidate.model) else Form.COMPACT,
         )
+
+
+def _has_packed_weights(model: ir.Model) -> bool:
+    """Return whether a model has MatMulNBits, which the compact form would replace."""
+    return any(is_nbits(node) for node in iter_nodes(model.graph))

@@ -4,6 +4,8 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -21,6 +23,7 @@ from anybit.onnx.quantizers.nodes import get_dtype, is_dequantize, read_scaling
 from anybit.onnx.quantizers.quantizer import OwnQuantizer, find_own_quantizer
 from anybit.ops.grids import IntegerGrid
 
+_Parts: TypeAlias = tuple[Array, Array]
 _KINDS = ("MatMul", "Gemm")
 _MATRIX = 2
 
@@ -76,7 +79,7 @@ def _find_weights(product: ProductAnalysis) -> BlockWeights | None:
     return BlockWeights(codes, np.ascontiguousarray(scales[:, ::block]), block)
 
 
-def _read(value: ir.Value) -> tuple[Array, Array] | None:
+def _read(value: ir.Value) -> _Parts | None:
     """Return the codes of a constant, and the scale of each of them.
 
     Raises:
@@ -84,20 +87,42 @@ def _read(value: ir.Value) -> tuple[Array, Array] | None:
         ModelError: They are invalid.
         ValueError: Its values are not on the grid of its quantizer.
     """
-    moves: list[Callable[[Array], Array]] = []
+    steps: list[Callable[[_Parts], _Parts | None]] = []
     while (node := value.producer()) is not None:
-        move, x = _find_move(node, value), get_input(node, 0)
-        if move is None or x is None:
+        step, x = _find_step(node, value), get_input(node, 0)
+        if step is None or x is None:
             break
-        moves.append(move)
+        steps.append(step)
         value = x
     parts = None if node is None else _read_quantizer(node)
-    for move in reversed(moves):
-        parts = None if parts is None else (move(parts[0]), move(parts[1]))
+    for step in reversed(steps):
+        parts = None if parts is None else step(parts)
     return parts
 
 
-def _read_quantizer(node: ir.Node) -> tuple[Array, Array] | None:
+def _find_step(node: ir.Node, y: ir.Value) -> Callable[[_Parts], _Parts | None] | None:
+    """Return the effect of a node on codes and scales; None for nodes that compute."""
+    bound, move = _find_bound(node), _find_move(node, y)
+    if bound is not None:
+        return partial(_check_bound, bound)
+    return None if move is None else lambda parts: (move(parts[0]), move(parts[1]))
+
+
+def _check_bound(bound: Array, parts: _Parts) -> _Parts | None:
+    """Return codes and scales if no value is above a bound."""
+    codes, scales = parts
+    return None if np.any(codes.astype(np.float32) * scales > bound) else parts
+
+
+def _find_bound(node: ir.Node) -> Array | None:
+    """Return the constant of a Min, as `anybit.convert` inserts without effect; None for others."""
+    bound = get_input(node, 1)
+    if not is_onnx_op(node, "Min") or len(node.inputs) != 2 or bound is None:
+        return None
+    return read_array(bound) if is_constant(bound) else None
+
+
+def _read_quantizer(node: ir.Node) -> _Parts | None:
     """Return the codes of the results of a node, and their scales; None for other nodes.
 
     Raises:
@@ -113,7 +138,7 @@ def _read_quantizer(node: ir.Node) -> tuple[Array, Array] | None:
     return None if own is None else _quantize(own)
 
 
-def _quantize(own: OwnQuantizer) -> tuple[Array, Array] | None:
+def _quantize(own: OwnQuantizer) -> _Parts | None:
     """Return the codes of the results of a quantizer; None unless all of its inputs are constant.
 
     Raises:
@@ -126,7 +151,7 @@ def _quantize(own: OwnQuantizer) -> tuple[Array, Array] | None:
     return _split(grid, grid.encode(evaluate_operator(own.node, own.operator, arrays), np.int32))
 
 
-def _split(grid: IntegerGrid, codes: Array) -> tuple[Array, Array] | None:
+def _split(grid: IntegerGrid, codes: Array) -> _Parts | None:
     """Return codes less their zero-points, and a scale for each; None without integers."""
     zeros = np.rint(grid.zeropt).astype(np.int32)
     if not np.array_equal(zeros, grid.zeropt):

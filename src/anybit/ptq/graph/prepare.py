@@ -6,9 +6,9 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.files.reader import Source as ModelSource
 from anybit.onnx.files.reader import read_copy
+from anybit.onnx.graph.constants import find_unfolded_node, is_constant
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
-from anybit.onnx.operators.registry import find_operators
 from anybit.onnx.passes import (
     AskTypes,
     FoldBatchNorm,
@@ -21,9 +21,10 @@ from anybit.onnx.passes import (
     StandardLayout,
 )
 from anybit.onnx.preparation import apply_passes, inline_functions, name_errors_after
-from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
+from anybit.onnx.quantizers.nodes import is_quantize
 from anybit.ptq.graph.branches import separate_branches
 from anybit.ptq.graph.precision import compute_in_float32
+from anybit.ptq.graph.stored_weights import has_stored_weights, is_quantizer
 
 
 def prepare(source: ModelSource, name: str) -> tuple[ir.Model, tuple[str, ...]]:
@@ -36,8 +37,10 @@ def prepare(source: ModelSource, name: str) -> tuple[ir.Model, tuple[str, ...]]:
         source: The model.
         name: Its name in messages.
 
+    Weights that are quantized already stay as they are, for `find_targets`.
+
     Raises:
-        ModelError: The model cannot be read, has quantizers already, or computes in float64.
+        ModelError: The model cannot be read, has quantizers of activations, or computes in float64.
     """
     model = read_copy(source)
     inline_functions(model, source)
@@ -47,7 +50,8 @@ def prepare(source: ModelSource, name: str) -> tuple[ir.Model, tuple[str, ...]]:
     _check_float(model, name)
     with name_errors_after(source):
         remarks = compute_in_float32(model)
-    apply_passes(model, source, Simplify(FoldConstants()), FoldBatchNorm(), NameNodes())
+    fold = FoldConstants(operators=not has_stored_weights(model))
+    apply_passes(model, source, Simplify(fold), FoldBatchNorm(), NameNodes())
     separate_branches(model)
     *_, asked_types = apply_passes(model, source, Normalize(), InferShapes(), AskTypes())
     if asked_types.modified:
@@ -56,14 +60,20 @@ def prepare(source: ModelSource, name: str) -> tuple[ir.Model, tuple[str, ...]]:
 
 
 def _check_float(model: ir.Model, name: str) -> None:
-    """Raise ModelError if a model has quantizers."""
-    quantizers = [node for node, _ in find_operators(model)] or [
+    """Raise ModelError if a model has quantizers of values that it computes."""
+    quantizers = [
         node
         for node in iter_nodes(model.graph)
-        if is_quantize(node) or is_dequantize(node) or is_multi_threshold(node)
+        if (is_quantize(node) or is_quantizer(node) or is_multi_threshold(node))
+        and not _reads_constant(node)
     ]
     if quantizers:
         raise ModelError(
             f"{name} has quantizers already ({quantizers[0].op_type}); quantize the float model "
             "from which it was made"
         )
+
+
+def _reads_constant(node: ir.Node) -> bool:
+    x = node.inputs[0] if node.inputs else None
+    return x is not None and (is_constant(x) or find_unfolded_node(x) is not None)

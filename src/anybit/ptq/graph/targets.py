@@ -16,7 +16,9 @@ from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.op_traits import OpTrait, get_bias_index, has_trait, is_onnx_op
 from anybit.onnx.graph.walk import get_inner_graphs, iter_nodes
+from anybit.onnx.qdq.packed_weights import is_nbits
 from anybit.ptq.graph.branches import is_if, walk_reachable
+from anybit.ptq.graph.stored_weights import find_stored_inputs
 
 NodeInput: TypeAlias = tuple[ir.Node, int]
 """A node and the index of one of its inputs."""
@@ -49,6 +51,7 @@ class TargetNode:
         weights: Constant factors.
         bias: Index of a constant bias; None without one.
         activation_axis: Axis of the activation along which its channels lie; None if unknown.
+        stored: Indices of constant factors that the model has quantized already.
     """
 
     node: ir.Node
@@ -56,6 +59,7 @@ class TargetNode:
     weights: tuple[WeightInput, ...] = field(compare=False)
     bias: int | None = field(default=None, compare=False)
     activation_axis: int | None = field(default=None, compare=False)
+    stored: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def name(self) -> str:
@@ -203,6 +207,8 @@ def get_factors(node: ir.Node) -> list[ir.Value]:
 
 
 def _make_target(node: ir.Node) -> TargetNode | None:
+    if is_nbits(node):
+        return _make_stored_target(node)
     if _get_factor_dtypes(node) - {ir.DataType.FLOAT}:
         return None
     if has_trait(node, OpTrait.RECURRENT):
@@ -212,6 +218,8 @@ def _make_target(node: ir.Node) -> TargetNode | None:
     constant = [index for index in (0, 1) if _get_constant(node, index) is not None]
     if len(constant) == 2:
         return None  # constant folding left it: a user may need it
+    if find_stored_inputs(node):
+        return None if constant else _make_stored_target(node)
     if any(_is_empty(node.inputs[index]) for index in constant):
         return None
     activations = tuple(index for index in (0, 1) if index not in constant)
@@ -221,6 +229,17 @@ def _make_target(node: ir.Node) -> TargetNode | None:
     bias = bias if bias is not None and _get_constant(node, bias) is not None else None
     weight = _make_weight_input(node, constant[0], _get_constant_shape(node, constant[0]))
     return TargetNode(node, activations, (weight,), bias, _get_activation_axis(node))
+
+
+def _make_stored_target(node: ir.Node) -> TargetNode | None:
+    """Return a target whose weights are quantized already; None if nothing else is computed."""
+    stored = find_stored_inputs(node)
+    activations = (0,) if is_nbits(node) else tuple(i for i in (0, 1) if i not in stored)
+    if not activations or node.inputs[0] is None or node.inputs[0].dtype != ir.DataType.FLOAT:
+        return None
+    if is_constant(node.inputs[0]):
+        return None
+    return TargetNode(node, activations, (), stored=stored)
 
 
 def _make_weight_input(node: ir.Node, index: int, shape: tuple[int, ...]) -> WeightInput:

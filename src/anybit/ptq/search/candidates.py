@@ -96,6 +96,12 @@ class CandidateBuilder:
             ablation.verdict,
         )
 
+    def measure(self, candidate: QuantizedCandidate) -> MeasuredCandidate:
+        """Measure the quality of a model that is quantized already."""
+        plan, params, model = candidate.plan, candidate.params, candidate.model
+        verdict = measure_quality(self.ctx, self.floats, self._record_outputs(model))
+        return MeasuredCandidate(plan, params, model, verdict)
+
     def choose(self, plan: QuantPlan, progress: Progress) -> dict[ActivationTensor, LayerParams]:
         """Return the parameters of each activation, searched once for the same specs."""
         keys = make_params_keys(plan, self.ctx.config.gptq)
