@@ -8,7 +8,7 @@ import onnx
 import pytest
 from nbits_models import NBits
 from shell import Shell
-from small_models import model, model_of_floats, node, quantized_weight
+from small_models import model_of_floats, node, quantized_weight
 
 import anybit
 from anybit.errors import ModelError, OptionError
