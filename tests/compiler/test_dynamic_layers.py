@@ -400,3 +400,15 @@ def test_widths_that_are_no_numbers(width):
     quantizer.replace_input_with(3, value)
     with pytest.raises(ModelError, match="width"):
         anybit.compile(model)
+
+
+@pytest.mark.parametrize(
+    ("activations", "programs"), [("uint8 dynamic", 1), ("uint8 dynamic per-tensor", 2)]
+)
+def test_scales_of_a_whole_tensor_divide_layers_into_regions(activations, programs):
+    """Statistics over rows have no instruction; reports name the region of each layer."""
+    report = anybit.compile(quantize(make_block(("n", 24)), activations)).report
+    assert len(report.programs) == programs
+    products = [layer for layer in report.products if layer.guarantee is not None]
+    assert sorted({layer.place[0] for layer in products}) == list(range(programs))
+    assert len(products) == 2

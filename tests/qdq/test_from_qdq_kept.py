@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 from qdq_models import Lifted, check, pair, plain, qdq, quantizers, telling, tensor
 from small_models import kinds
 
+import anybit
 from anybit.errors import ModelError
 
 KEPT = [
@@ -198,3 +199,38 @@ def test_from_qdq_damaged_models(data: Any) -> None:
     proto.graph.input[0].type.tensor_type.elem_type = draw(kinds_)
     with suppress(ModelError):
         Lifted(proto)
+
+
+DYNAMIC = '<ir_version: 9, opset_import: ["": 20, "com.microsoft": 1]> g (float[n, 4] x)'
+WEIGHT = "int8[4, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}"
+INTEGERS = {
+    "DynamicQuantizeLinear": (
+        f"""{DYNAMIC} => (int32[n, 3] y) <{WEIGHT}>
+        {{ q, s, z = DynamicQuantizeLinear(x) y = MatMulInteger(q, w, z) }}""",
+        ["run time", "run time"],
+    ),
+    "moved codes": (
+        f"""{DYNAMIC} => (int32[n, 3] y) <{WEIGHT}, int64[2] to = {{-1, 4}}>
+        {{ q, s, z = DynamicQuantizeLinear(x) r = Reshape(q, to) y = MatMulInteger(r, w, z) }}""",
+        ["run time", "run time"],
+    ),
+    "DynamicQuantizeMatMul": (
+        f"""{DYNAMIC} => (float[n, 3] y) <{WEIGHT}, float ws = {{0.5}}>
+        {{ y = com.microsoft.DynamicQuantizeMatMul(x, w, ws) }}""",
+        ["run time"],
+    ),
+    "static scale": (
+        f"""{DYNAMIC} => (int32[n, 3] y) <{WEIGHT}, float s = {{0.5}}, uint8 z = {{3}}>
+        {{ q = QuantizeLinear(x, s, z) y = MatMulInteger(q, w, z) }}""",
+        ["codes are read by MatMulInteger", "no exact form"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_from_qdq_reason_of_integer_operators(name: str) -> None:
+    text, reasons = INTEGERS[name]
+    converted = anybit.convert(onnx.parser.parse_model(text), to="qonnx")
+    assert {step.action for step in converted.steps} == {"kept"}
+    for step, words in zip(converted.steps, reasons, strict=True):
+        assert words in step.reason

@@ -247,3 +247,19 @@ def test_to_nbits_of_quantized_models() -> None:
         x = RANDOM.normal(size=(5, 48)).astype(np.float32)
         expected = anybit.load(quantized.model).run(x)["y"]
         np.testing.assert_array_equal(anybit.load(back).run(x)["y"], expected)
+
+
+@pytest.mark.parametrize(("highest", "words"), [(1, "codes of 2 bits are stored in 4"), (7, "")])
+@pytest.mark.parametrize("allowed", [False, True])
+def test_to_nbits_reports_codes_that_need_fewer_bits(
+    allowed: bool, highest: int, words: str
+) -> None:
+    """The kernels of ONNX Runtime for 2 bits are slower than those for 4."""
+    codes = RANDOM.integers(-highest - 1, highest + 1, (64, 8))
+    codes[0, :2] = -highest - 1, highest
+    converted = anybit.convert(product(codes, np.ones(())), to=FORM, allow_approximate=allowed)
+    (step,) = (step for step in converted.steps if step.action.startswith("MatMulNBits"))
+    assert step.action == "MatMulNBits, 4 bits"
+    assert step.exact != allowed
+    assert ("are stored in" in step.reason) == bool(words)
+    assert words in step.reason

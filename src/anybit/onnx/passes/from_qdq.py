@@ -9,7 +9,7 @@ from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import get_label
 from anybit.onnx.qdq.lifting import Lifter
 from anybit.onnx.qdq.nbits import LiftedNBits, lift_nbits
-from anybit.onnx.qdq.qlinear import KEPT_REASON, is_integer_operator, split_operators
+from anybit.onnx.qdq.qlinear import explain_kept, is_integer_operator, split_operators
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 from anybit.onnx.report import ConversionReport, ConversionStep
@@ -78,7 +78,7 @@ def _report_kept(
             readers = {reader.op_type for reader, _ in node.outputs[0].uses()}
             reason = f"its codes are read by {', '.join(sorted(readers)) or 'nothing in the model'}"
         elif is_integer_operator(node):
-            reason = lifted.reason(node) or KEPT_REASON
+            reason = lifted.reason(node) or explain_kept(node)
         if reason is not None:
             steps.append(ConversionStep(get_label(node), node.op_type, "kept", reason))
     return steps

@@ -26,6 +26,7 @@ class NBitsWeight:
 
     Attributes:
         k, n, block, bits: Sizes of the weight [K, N], of a block along K and of a code.
+        least_bits: The bits that its codes and zero-points need.
         codes: Packed codes, uint8 [N, blocks, block * bits / 8].
         scales: float32 [N, blocks].
         zeropts: Packed zero-points, uint8 [N, ceil(blocks * bits / 8)]; None if all are half the
@@ -36,6 +37,7 @@ class NBitsWeight:
     n: int
     block: int
     bits: int
+    least_bits: int
     codes: Array
     scales: Array
     zeropts: Array | None
@@ -82,6 +84,7 @@ def pack_weight(node: ir.Node, *, transposed: bool, most_bits: int) -> NBitsWeig
         n=len(codes),
         block=block,
         bits=bits,
+        least_bits=max(1, int(filled.max() - filled.min()).bit_length()),
         codes=pack_codes(blocks, bits),
         scales=scales_of_blocks,
         zeropts=None if centered else pack_codes(stored_zeropts, bits),

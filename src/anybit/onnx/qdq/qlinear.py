@@ -14,10 +14,16 @@ from anybit.onnx.analysis.sums import WeightParts
 from anybit.onnx.graph.constants import Array, are_powers_of_two, is_constant, read_array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import describe, get_label
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.report import ConversionStep
 
 KEPT_REASON = "it computes with codes, and there is no exact form of it with quantizers"
+_DYNAMIC_REASON = (
+    "its scale is computed at run time, so products of floats round where its sums of codes do "
+    "not; `anybit compile` takes it as it is, and `anybit quantize` of the float model with "
+    "--activations 'uint8 dynamic per-tensor' writes quantizers"
+)
 
 _FLOAT = ir.DataType.FLOAT
 _INTEGER_OPERATORS = {"ConvInteger", "MatMulInteger", "DynamicQuantizeLinear"}
@@ -32,6 +38,9 @@ _CONTRIBUTED = re.compile(
 _SMALLEST_SCALE, _LARGEST_SCALE = 2.0**-50, 2.0**50
 # float32 holds all integers up to this.
 _LARGEST_SUM = 2**24
+
+# Nodes between a quantizer and the operator that reads its codes.
+_MOST_MOVES = 8
 
 # The x86-64 instruction vpmaddubsw adds two products of uint8 and int8 in a saturated int16.
 _LARGEST_PAIR = 2**15 - 1
@@ -51,6 +60,20 @@ def is_integer_name(domain: str, name: str) -> bool:
     if domain == "com.microsoft":
         return _CONTRIBUTED.fullmatch(name) is not None
     return not domain and (name in _INTEGER_OPERATORS or name.startswith("QLinear"))
+
+
+def explain_kept(node: ir.Node) -> str:
+    """Return why an operator on codes has no exact form with quantizers."""
+    source: ir.Node | None = node
+    for _ in range(_MOST_MOVES):
+        if source is None or source.op_type.startswith("DynamicQuantize"):
+            break
+        codes = source.inputs[0] if source.inputs else None
+        source = None if codes is None else codes.producer()
+        if source is not None and not has_trait(source, OpTrait.DATA_MOVEMENT):
+            break
+    is_dynamic = source is not None and source.op_type.startswith("DynamicQuantize")
+    return _DYNAMIC_REASON if is_dynamic else KEPT_REASON
 
 
 def split_operators(
