@@ -41,7 +41,7 @@ from anybit.ptq.search.candidates import CandidateBuilder, quantize_without_data
 from anybit.ptq.search.dynamic_choice import select_dynamic_scales
 from anybit.ptq.search.evaluate import open_dataset
 from anybit.ptq.specs.dynamic_grid import DYNAMIC_GRID_OPSET
-from anybit.ptq.stored_weights import adapt_options, keep_stored_weights
+from anybit.ptq.stored_options import adapt_options, keep_stored_weights
 
 # The share of the time of calibration and search; the rest is for the quality.
 _SEARCHED = 0.9
