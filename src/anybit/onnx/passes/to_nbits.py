@@ -84,10 +84,10 @@ class ToNBits(InPlacePass):
         level = ROUNDED_TO_INT8 if self._rounded else IN_FLOAT32
         _replace(editor, node, str(weight.outputs[0].name), packing, level)
         action = f"{NAME}, {packing.bits} bits"
-        reason = describe_rounding(level) if self._rounded else SAME_WEIGHTS
+        difference = describe_rounding(level) if self._rounded else SAME_WEIGHTS
         if packing.least_bits <= _UNPACKED_BITS:
-            reason = f"{reason}; {_STORED_WIDER.format(packing.least_bits, packing.bits)}"
-        return ConversionStep(label, kind, action, reason, exact=not self._rounded)
+            difference += f"; {_STORED_WIDER.format(packing.least_bits, packing.bits)}"
+        return ConversionStep(label, kind, action, difference, exact=not self._rounded)
 
 
 def _check_product(node: ir.Node) -> None:

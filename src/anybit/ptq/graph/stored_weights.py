@@ -68,8 +68,8 @@ def describe_stored_weight(node: ir.Node, index: int) -> StoredWeight | None:
     """Return the description of a quantized factor of a node; None if there is none."""
     value = get_input(node, index)
     if is_nbits(node):
-        sizes = get_attribute(node, "K", 0), get_attribute(node, "N", 0)
-        return StoredWeight(node.op_type, sizes, get_attribute(node, "bits", 4))
+        k, n = get_attribute(node, "K", 0), get_attribute(node, "N", 0)
+        return StoredWeight(node.op_type, (k, n), get_attribute(node, "bits", 4))
     quantizer = None if value is None else _find_quantizer(value)
     if quantizer is None or value is None:
         return None
