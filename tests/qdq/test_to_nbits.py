@@ -254,7 +254,7 @@ def test_to_nbits_of_quantized_models() -> None:
 def test_to_nbits_reports_codes_that_need_fewer_bits(
     allowed: bool, highest: int, words: str
 ) -> None:
-    """The kernels of ONNX Runtime for 2 bits are slower than those for 4."""
+    """Name what ONNX Runtime lacks: its kernels for 2 bits are slower than those for 4."""
     codes = RANDOM.integers(-highest - 1, highest + 1, (64, 8))
     codes[0, :2] = -highest - 1, highest
     converted = anybit.convert(product(codes, np.ones(())), to=FORM, allow_approximate=allowed)
