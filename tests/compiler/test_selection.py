@@ -159,6 +159,8 @@ def test_measure_regions_does_not_change_the_model() -> None:
     model = pipeline.prepare_for_analysis(two_regions())
     parts = pipeline.find_regions(model, pipeline.Guarantee.BOUNDED)
     names = [str(node.name) for node in model.graph]
-    left = region_timing.measure_regions(model, parts.regions, parts.pairs, two_regions())
+    left = region_timing.measure_regions(
+        model, parts.regions, parts.pairs, parts.codes, two_regions()
+    )
     assert set(left) <= set(parts.regions)
     assert [str(node.name) for node in model.graph] == names

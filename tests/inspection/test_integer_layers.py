@@ -8,13 +8,14 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from small_models import model
 
 import anybit
 from anybit.inspection.collect import report_compilation
 from anybit.inspection.pages import render_report
 from anybit.inspection.text import describe_conclusion
+from anybit.quant_types.layer_info import Guarantee
 
 quantization = pytest.importorskip("onnxruntime.quantization")
 
@@ -121,17 +122,38 @@ def test_inspect_lists_layers_of_operators_on_codes(file: Path) -> None:
     assert report.summary.parameters == CNN_WEIGHTS + 8  # the bias
 
 
+def test_compile_computes_operators_on_codes_in_regions(file: Path) -> None:
+    source = file.with_name("float.onnx")
+    onnx.save(make_cnn(), source)
+    form = quantization.QuantFormat.QOperator
+    quantization.quantize_static(source, file, _Samples(3, 8, 8), quant_format=form)
+    layers = anybit.compile(file).report.layers
+    rows = anybit.inspect(file).layers
+    assert [(layer.name, layer.layer.operator) for layer in layers] == [
+        (row.name, row.layer.operator) for row in rows
+    ]
+    assert {layer.guarantee for layer in layers} == {Guarantee.EXACT}
+
+
 def test_compile_lists_operators_on_codes_as_not_compiled(file: Path) -> None:
     source = file.with_name("float.onnx")
     onnx.save(make_cnn(), source)
     form = quantization.QuantFormat.QOperator
     quantization.quantize_static(source, file, _Samples(3, 8, 8), quant_format=form)
-    compiled = anybit.compile(file)
+    made = onnx.load(file)
+    for node in made.graph.node:
+        if node.op_type.startswith("QLinear"):
+            node.input[1] = "scale"  # an input of the model
+    made.graph.input.append(helper.make_tensor_value_info("scale", TensorProto.FLOAT, []))
+    compiled = anybit.compile(made)
     assert [layer.name for layer in compiled.report.layers] == [
-        row.name for row in anybit.inspect(file).layers
+        row.name for row in anybit.inspect(made).layers
     ]
     assert {layer.guarantee for layer in compiled.report.layers} == {None}
-    assert all("already an integer operator" in layer.reason for layer in compiled.report.layers)
+    assert {layer.reason for layer in compiled.report.layers} == {
+        "already an integer operator, which stays as it is: the scale of the input is computed at "
+        "run time: quantize with a static one"
+    }
     report = report_compilation(compiled.report, "cnn")
     assert {row.kind for row in report.layers} == {"integer"}
     assert "3 integer operators not compiled" in describe_conclusion(report)

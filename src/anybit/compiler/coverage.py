@@ -3,6 +3,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 import onnx_ir as ir
@@ -12,11 +13,13 @@ from anybit.compiler.encode import Region
 from anybit.compiler.layer import CompiledLayer, merge_layers
 from anybit.compiler.operators import get_captures, get_varying_inputs
 from anybit.compiler.partition.partitioner import Partition
+from anybit.compiler.prepare.codes.lifting import LiftedOperator, LiftedOperators
 from anybit.compiler.reason import Reason
 from anybit.compiler.rewrite.dynamic_matmuls import DynamicPair, describe_layer
 from anybit.compiler.selection import LeftRegion
 from anybit.onnx.analysis.layers import connect_layers
 from anybit.onnx.graph.names import get_label, get_source_name
+from anybit.onnx.qdq.integer_layers import INTEGER_REASON
 from anybit.quant_types.layer_info import LayerInfo
 
 
@@ -26,6 +29,7 @@ def collect_layers(
     regions: Sequence[Region],
     left: Mapping[Region, LeftRegion] = MappingProxyType({}),
     pairs: Mapping[str, DynamicPair] = MappingProxyType({}),
+    codes: LiftedOperators | None = None,
 ) -> tuple[CompiledLayer, ...]:
     """Return all layers in the order of the graph.
 
@@ -35,21 +39,27 @@ def collect_layers(
         regions: The regions of the compiled model.
         left: Other regions, whose layers stay float32.
         pairs: Products that nodes of their own compute on integers, by their outputs.
+        codes: Operators on codes, which stay where no region has them.
     """
+    lifted = {} if codes is None else codes.find_by_output()
     integers = list(_iterate_integer_layers(analyzed.model, regions))
     operators = {layer.output for layer in analyzed.kept if layer.layer.integer}
+    operators |= lifted.keys()
     others = {layer.output for layer in integers}
     placed = [*integers, *_iterate_left_layers(left, others, operators)]
     layers = [
         *placed,
         *(
             describe_layer(layer, pairs[layer.output]) if layer.output in pairs else layer
-            for layer in partition.float_layers(analyzed)
+            for layer in map(
+                partial(_keep_integers, lifted.keys()), partition.float_layers(analyzed)
+            )
         ),
-        *_iterate_kept_layers(analyzed, partition, {layer.output for layer in placed}),
+        *_iterate_kept_layers(analyzed, partition, {layer.output for layer in placed}, codes),
     ]
     values = [value for node in analyzed.model.graph for value in node.outputs]
     positions = {str(value.name): position for position, value in enumerate(values)}
+    layers = [_name_operator(layer, lifted) for layer in layers]
     layers.sort(key=lambda layer: positions.get(layer.output, len(positions)))
     infos = connect_layers(list(analyzed.model.graph), [layer.layer for layer in layers])
     names = {str(value.name): get_source_name(value) for value in values}
@@ -57,8 +67,27 @@ def collect_layers(
     return tuple(replace(layer, layer=info) for layer, info in zip(layers, infos, strict=True))
 
 
+def _name_operator(layer: CompiledLayer, lifted: Mapping[str, LiftedOperator]) -> CompiledLayer:
+    """Return a layer with the operator on codes that its file has."""
+    own = lifted.get(layer.output)
+    if own is None:
+        return layer
+    return replace(layer, layer=replace(layer.layer, operator=own.node.op_type))
+
+
+def _keep_integers(lifted: Collection[str], layer: CompiledLayer) -> CompiledLayer:
+    """Return a layer that no region has: as an integer operator if the file has one."""
+    if layer.output not in lifted:
+        return layer
+    reason = f"{INTEGER_REASON}: {layer.reason}"
+    return replace(layer, layer=replace(layer.layer, integer=True), reason=reason)
+
+
 def _iterate_kept_layers(
-    analyzed: AnalyzedModel, partition: Partition, others: Collection[str]
+    analyzed: AnalyzedModel,
+    partition: Partition,
+    others: Collection[str],
+    codes: LiftedOperators | None,
 ) -> Iterator[CompiledLayer]:
     """Yield the layers that no region has, with the reasons of integer operators."""
     reasons = {
@@ -66,9 +95,10 @@ def _iterate_kept_layers(
         for node, product in analyzed.integer_products.items()
         if (reason := partition.reasons.get(node)) or isinstance(product, Reason)
     }
+    explained = {} if codes is None else codes.kept
     for layer in analyzed.kept:
         if layer.output not in others:
-            reason = reasons.get(layer.output)
+            reason = None if layer.output in explained else reasons.get(layer.output)
             text = layer.reason if reason is None else f"{layer.reason}: {reason}"
             yield replace(layer, reason=text)
 

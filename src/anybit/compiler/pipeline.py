@@ -21,6 +21,11 @@ from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.legalize import legalize
 from anybit.compiler.lower.lowerer import Lowerer
 from anybit.compiler.partition.partitioner import Partition, partition
+from anybit.compiler.prepare.codes.lifting import (
+    LiftedOperators,
+    lift_code_operators,
+    restore_code_operators,
+)
 from anybit.compiler.prepare.dynamic_nbits import (
     LiftedProduct,
     lift_dynamic_nbits,
@@ -113,7 +118,9 @@ def compile(
     missing, integer_only = explain_missing_quantizers(model, where), is_integer_only(model)
     parts = find_regions(model, weakest, _make_input_values(model, input_ranges), progress)
     if time:
-        left = measure_regions(parts.analyzed.model, parts.regions, parts.pairs, quantized)
+        left = measure_regions(
+            parts.analyzed.model, parts.regions, parts.pairs, parts.codes, quantized
+        )
         parts = parts.without(left)
     compiled = _rewrite(parts, quantized, where, integer_only=integer_only)
     compiled.source_sha256 = _hash_file(source)
@@ -137,6 +144,7 @@ class Regions:
         left: Regions that stay float32 because that is faster.
         pairs: Products of two tensors with computed scales, by their outputs.
         lifted: Products in place of MatMulNBits nodes.
+        codes: Operators on codes, and the float nodes in their place.
     """
 
     analyzed: AnalyzedModel
@@ -146,13 +154,16 @@ class Regions:
     left: tuple[LeftRegion, ...] = ()
     pairs: Mapping[str, DynamicPair] = field(default_factory=dict)
     lifted: tuple[LiftedProduct, ...] = ()
+    codes: LiftedOperators = field(default_factory=LiftedOperators)
 
     def without(self, left: Mapping[Region, LeftRegion]) -> "Regions":
         """Return the other regions; the layers of these stay float32."""
         if not left:
             return self
         regions = tuple(region for region in self.regions if region not in left)
-        layers = collect_layers(self.analyzed, self.partition, regions, left, self.pairs)
+        layers = collect_layers(
+            self.analyzed, self.partition, regions, left, self.pairs, self.codes
+        )
         return replace(self, regions=regions, layers=layers, left=tuple(left.values()))
 
 
@@ -171,7 +182,7 @@ def find_regions(
         progress: Called with the share that is done, from 0 to 1.
     """
     DropIdentities()(model)
-    lifted = lift_dynamic_nbits(model)
+    lifted, codes = lift_dynamic_nbits(model), lift_code_operators(model)
     simplify_heads(model)
     replace_shuffles(model)
     split_fused(model)
@@ -181,7 +192,7 @@ def find_regions(
     repeat_scales(model)
     merge_quantizers(model)
     added = hoist_quantizers(model) | pool_codes(model)
-    analyzed = analyze_model(model, ranges)
+    analyzed = analyze_model(model, ranges, codes)
     illegal = legalize(analyzed)
     requantizer = CachingRequantizer(model)
     result = partition(
@@ -194,8 +205,8 @@ def find_regions(
     pairs = dict[str, DynamicPair]()
     if guarantee is Guarantee.BOUNDED:
         pairs = {str(pair.node.outputs[0].name): pair for pair in find_dynamic_pairs(model)}
-    layers = collect_layers(analyzed, result, regions, pairs=pairs)
-    return Regions(analyzed, regions, layers, result, pairs=pairs, lifted=lifted)
+    layers = collect_layers(analyzed, result, regions, pairs=pairs, codes=codes)
+    return Regions(analyzed, regions, layers, result, pairs=pairs, lifted=lifted, codes=codes)
 
 
 def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: bool) -> CompiledModel:
@@ -213,6 +224,7 @@ def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: boo
     bounded = list_dependents(model, _list_bounded(parts.regions))
     regions = replace_regions(model, parts.regions)
     restore_nbits(model, parts.lifted)
+    restore_code_operators(model, parts.codes)
     replace_dynamic_pairs(model, parts.pairs)
     fuse_matmuls(model)
     reorder_gelus(model, bounded)

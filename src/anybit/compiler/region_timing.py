@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from anybit.compiler.compiled import make_network_engine
 from anybit.compiler.encode import Region
+from anybit.compiler.prepare.codes.lifting import LiftedOperators, restore_code_operators
 from anybit.compiler.rewrite.dynamic_matmuls import replace_dynamic_pairs
 from anybit.compiler.rewrite.regions import replace_regions
 from anybit.compiler.selection import Left, LeftRegion, describe_left, select_regions
@@ -32,7 +33,11 @@ _SECONDS = 0.1
 
 @silence_onnx_logs()
 def measure_regions(
-    model: ir.Model, regions: Sequence[Region], pairs: Collection[str], source: Source
+    model: ir.Model,
+    regions: Sequence[Region],
+    pairs: Collection[str],
+    codes: LiftedOperators,
+    source: Source,
 ) -> dict[Region, LeftRegion]:
     """Return the regions that are slower than their float nodes, in runs of one row on one thread.
 
@@ -40,9 +45,10 @@ def measure_regions(
         model: The model in which the regions are not replaced yet. It is not changed.
         regions: All regions of the model.
         pairs: Outputs of products that nodes of their own compute on integers.
+        codes: Operators on codes, which run as such where no region has them.
         source: The quantized model.
     """
-    times = _RegionTimes(model, regions, pairs, source)
+    times = _RegionTimes(model, regions, pairs, codes, source)
     saved = select_regions(len(regions), times.measure)
     return describe_left(regions, saved, times.profile() if saved else {})
 
@@ -51,10 +57,15 @@ class _RegionTimes:
     """Sessions of a model without some of its regions, on the same random inputs."""
 
     def __init__(
-        self, model: ir.Model, regions: Sequence[Region], pairs: Collection[str], source: Source
+        self,
+        model: ir.Model,
+        regions: Sequence[Region],
+        pairs: Collection[str],
+        codes: LiftedOperators,
+        source: Source,
     ) -> None:
         self._model, self._regions, self._pairs = model, regions, pairs
-        self._source = source
+        self._codes, self._source = codes, source
         self._feeds = generate_random_inputs(list_inputs(model.graph, "the model"))
         self._calls: dict[Left, TimedCall] = {}
 
@@ -94,5 +105,6 @@ class _RegionTimes:
             if number not in left
         ]
         regions = replace_regions(model, copies)
+        restore_code_operators(model, self._codes)
         replace_dynamic_pairs(model, self._pairs)
         return make_runnable(model, self._source), regions

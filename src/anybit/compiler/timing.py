@@ -20,6 +20,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from anybit._native import num_threads, set_num_threads
 from anybit.compiler.compiled import CompiledModel
 from anybit.compiler.layer import CompiledLayer
+from anybit.compiler.prepare.codes.lifting import is_liftable
 from anybit.compiler.program.network import Network
 from anybit.compiler.program.operands import (
     list_float_sources,
@@ -228,7 +229,7 @@ def measure_speed(
         model: The compiled graph, which a session with default options runs; None if none does.
         float_model: The float model; by default the file that `source` records. Where there is
             none, the quantized network without its quantizers stands for it, or the network itself
-            if it only has integer operators.
+            if it has integer operators.
         seconds: About how long to measure for each number of threads.
         int8: Whether to make and measure ONNX Runtime's static int8 of the float model.
 
@@ -273,7 +274,7 @@ def _float_model(
     if path is not None:
         return read(path), f"float model {path.name}", ""
     note = f"{missing}: name it with --float"
-    if not has_quantizers(quantized):
+    if not has_quantizers(quantized) or any(map(is_liftable, quantized.graph)):
         return quantized.clone(), _INTEGER, note
     stripped = quantized.clone()
     thresholds = any(is_multi_threshold(node) for node in iter_nodes(read(source).graph))

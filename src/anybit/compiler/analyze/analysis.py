@@ -4,6 +4,7 @@
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx_ir as ir
 
 from anybit.compiler.analyze.block_weights import BlockWeights, find_block_weights
@@ -11,6 +12,7 @@ from anybit.compiler.analyze.integer_products import IntegerProduct, find_intege
 from anybit.compiler.analyze.tensor_grids import choose_tensor_grids
 from anybit.compiler.analyze.unknown_shapes import RowShapes
 from anybit.compiler.layer import CompiledLayer
+from anybit.compiler.prepare.codes.lifting import LiftedOperators
 from anybit.compiler.reason import Reason
 from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis, analyze
@@ -30,6 +32,8 @@ RECURRENT_REASON = (
     "recurrent layers have no integer kernel: export one step, such as torch.nn.LSTMCell, with its "
     "states as inputs and outputs"
 )
+
+_ROUNDED = "its sums with the bias exceed 2^24, where float32 rounds twice and the operator once"
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +68,9 @@ class AnalyzedModel:
 
 
 def analyze_model(
-    model: ir.Model, ranges: Mapping[str, AbstractValue] | None = None
+    model: ir.Model,
+    ranges: Mapping[str, AbstractValue] | None = None,
+    codes: LiftedOperators | None = None,
 ) -> AnalyzedModel:
     """Analyze the values of a model and fold its constants, in place.
 
@@ -74,9 +80,11 @@ def analyze_model(
     Args:
         model: A normalized model whose scales are folded and whose weights are not.
         ranges: Values of inputs without quantizers, by name.
+        codes: Operators on codes whose float nodes the model has.
     """
-    analysis = analyze(model, ranges)
-    layers, kept = _collect_layers(model, analysis)
+    codes = LiftedOperators() if codes is None else codes
+    analysis = _apply_errors(analyze(model, ranges), codes)
+    layers, kept = _collect_layers(model, analysis, codes)
     named_blocks = find_block_weights(analysis.products)
     top_level = set(iter_values(model.graph))
     FoldConstants(codes=True)(model)
@@ -91,7 +99,7 @@ def analyze_model(
 
 
 def _collect_layers(
-    model: ir.Model, analysis: Analysis
+    model: ir.Model, analysis: Analysis, codes: LiftedOperators
 ) -> tuple[dict[str, LayerInfo], tuple[CompiledLayer, ...]]:
     """Return the layers by their outputs, and those that stay as they are."""
     layers, kept = {}, []
@@ -102,13 +110,33 @@ def _collect_layers(
         else:
             kept.append(CompiledLayer.in_float(layer, "it stands in a branch or a loop"))
     integers = (describe_integer_layer(node, model) for node in iter_nodes(model.graph))
-    kept += [CompiledLayer.of(layer) for layer in integers if layer is not None]
+    kept += [
+        replace(CompiledLayer.of(layer), reason=codes.explain(layer.output, layer.reason))
+        for layer in integers
+        if layer is not None
+    ]
     kept += [
         CompiledLayer.in_float(describe_recurrent_layer(node, model, analysis), RECURRENT_REASON)
         for node in iter_nodes(model.graph)
         if has_trait(node, OpTrait.RECURRENT)
     ]
     return layers, tuple(kept)
+
+
+def _apply_errors(analysis: Analysis, codes: LiftedOperators) -> Analysis:
+    """Return an analysis that compares sums with those of the operators on codes.
+
+    Their int32 sums are exact, and rounded to float32 once.
+    """
+    lifted, products = codes.find_by_output(), []
+    for product in analysis.products:
+        own = lifted.get(str(product.node.outputs[0].name))
+        if own is not None and product.accumulator is not None:
+            zero = np.zeros(())
+            error, reason = (zero, "") if own.error is None else (own.error, _ROUNDED)
+            product = replace(product, exact=own.error is None, error=error, reason=reason)
+        products.append(product)
+    return Analysis(analysis.values, products)
 
 
 def _map_to_folded(analysis: Analysis, top_level: Container[ir.Value], model: ir.Model) -> Analysis:

@@ -41,7 +41,6 @@ from anybit.compiler.partition.expressions import (
     InputRoot,
     IntegerTensor,
     MatMulRoot,
-    PairRoot,
     PendingMove,
     PlannedInstruction,
     have_one_root,
@@ -51,6 +50,7 @@ from anybit.compiler.partition.interpolation import interpolate
 from anybit.compiler.partition.layout import Layout, make_layout
 from anybit.compiler.partition.lowering import Lowering
 from anybit.compiler.partition.matrix_products import accumulate_matmul, leads_to_merge
+from anybit.compiler.partition.pairs import check_rows, express_pair
 from anybit.compiler.partition.sharing import find_shared_values
 from anybit.compiler.partition.transposed_convolutions import make_convolution
 from anybit.compiler.partition.values import Values
@@ -69,7 +69,6 @@ _MOST_WALKS = 8
 """Most partitions need one walk or two: a walk finds all float nodes but those that follow from
 others."""
 
-_MOST_PAIRS = 2**16
 _LONGEST_CHAIN = 128
 """Longer chains of elementwise nodes are cut: a float value lies between."""
 
@@ -355,7 +354,7 @@ class Partitioner:
         """Return the expression of a product of two tensors of codes."""
         y, values = node.outputs[0], self._values
         pair = require_input(node, 0), require_input(node, 1)
-        self._check_rows(*pair)
+        check_rows(pair, self._values)
         sizes = [values.sizes(value) for value in (*pair, y)]
         if not 2 <= len(sizes[0]) == len(sizes[1]) == len(sizes[2]) <= 3:
             raise Unsupported("its operands have more or fewer axes than rows, groups and matrices")
@@ -371,10 +370,6 @@ class Partitioner:
             values.instructions,
         )
         return Expression(root, y, layout, starts=(y,))
-
-    def _check_rows(self, first: ir.Value, second: ir.Value) -> None:
-        if self._values.rows(first) != self._values.rows(second):
-            raise Unsupported("the batch sizes of its two inputs may differ")
 
     def _transposed(
         self, product: ProductAnalysis, layer: LayerInfo, source: IntegerTensor, layout: Layout
@@ -451,9 +446,7 @@ class Partitioner:
             return replace(first, value=node.outputs[0], nodes=(*first.nodes, node), same=same)
         if have_one_root(*inputs):
             return self._join(node, *inputs)
-        if all(self._values.grid(value) is not None for value in values):
-            return self._pair(node, values, first)
-        return self._float_pair(node, values)
+        return express_pair(node, inputs, self._values) or self._float_pair(node, values)
 
     def _join(self, node: ir.Node, first: Expression, second: Expression) -> Expression:
         """Join two functions of the same root."""
@@ -461,35 +454,13 @@ class Partitioner:
         same = first.same and second.same and is_uniform(node)
         return replace(first, value=node.outputs[0], nodes=tuple(nodes), same=same, quantized=None)
 
-    def _pair(self, node: ir.Node, values: list[ir.Value], first: Expression) -> Expression:
-        """Return a function of two tensors of codes.
-
-        Raises:
-            Unsupported: Their sizes differ, or no table holds all pairs of codes.
-        """
-        self._check_rows(*values)
-        y = node.outputs[0]
-        layout = make_layout(self._values.sizes(y), first.layout.axis)
-        pair = [self._values.codes(value, first.layout.axis) for value in values]
-        if not layout.rank == pair[0].layout.rank == pair[1].layout.rank:
-            raise Unsupported("its two inputs differ in their sizes")
-        pair = [self._values.broadcast(tensor, layout) for tensor in pair]
-        if pair[0].grid.levels * pair[1].grid.levels > _MOST_PAIRS:
-            raise Unsupported("its two inputs have too many codes")
-        if pair[0].stage != pair[1].stage:
-            raise Unsupported("float32 nodes lie between its two inputs: no region has both")
-        root, starts = PairRoot(*pair), tuple(values)
-        return Expression(
-            root, y, pair[0].layout, starts=starts, nodes=(node,), same=is_uniform(node)
-        )
-
     def _float_pair(self, node: ir.Node, values: list[ir.Value]) -> Expression | None:
         """Return the result of a node with two inputs of float32, and of the nodes after it.
 
         Raises:
             Unsupported: It is not one operation, or no instruction gives an input.
         """
-        self._check_rows(*values)
+        check_rows(values, self._values)
         operands = self._values.float_operands(node, values)
         chain = [node, *self._find_chain(node.outputs[0], operands.layout)]
         return self._values.compute_elementwise(operands, chain)

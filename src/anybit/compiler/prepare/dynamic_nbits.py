@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit.compiler.dynamic_quantizers import find_dynamic_quantizer
+from anybit.compiler.prepare.removed_constants import RemovedInputs
 from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.require import require_input, require_producer
@@ -27,14 +28,12 @@ class LiftedProduct:
     Attributes:
         node: The MatMulNBits, which is no longer in the graph.
         inputs: Its inputs.
-        tensors: Those of constant inputs.
         product: The MatMul.
         added: The Add of its bias; None without one.
     """
 
     node: ir.Node
-    inputs: tuple[ir.Value | None, ...]
-    tensors: tuple[ir.TensorProtocol | None, ...]
+    inputs: RemovedInputs
     product: ir.Node
     added: ir.Node | None
 
@@ -68,14 +67,11 @@ def restore_nbits(model: ir.Model, lifted: Iterable[LiftedProduct]) -> None:
         if at.product.graph is None:
             continue
         y, last = at.product.outputs[0], at.product
-        inputs = (require_input(last, A), *at.inputs[1:])
+        inputs = [require_input(last, A), *at.inputs.add_back(model, editor)[1:]]
         if at.added is not None and at.added.graph is not None and at.added.inputs[0] is y:
             last = at.added
         elif at.added is not None:  # nodes were inserted between: these add the bias
             inputs = inputs[:BIAS]
-        for value, tensor in zip(inputs[1:], at.tensors[1:], strict=False):
-            if value is not None and tensor is not None:
-                _add_back(value, tensor, model, editor)
         result = editor.insert_copy(
             last, at.node, inputs, like=last.outputs[0], dtype=_FLOAT, name=str(at.node.name)
         )
@@ -83,17 +79,6 @@ def restore_nbits(model: ir.Model, lifted: Iterable[LiftedProduct]) -> None:
         restored += 1
     if restored:
         RemoveUnusedNodesPass()(model)
-
-
-def _add_back(value: ir.Value, tensor: ir.TensorProtocol, model: ir.Model, editor: Editor) -> None:
-    """Add a constant to the graph again if it was removed from it."""
-    initializers = model.graph.initializers
-    if initializers.get(str(value.name)) is value:
-        return
-    if value.name in initializers:
-        value.name = editor.unique(str(value.name))
-    value.const_value = tensor
-    model.graph.register_initializer(value)
 
 
 def _reads_dynamic_codes(node: ir.Node) -> bool:
@@ -137,8 +122,7 @@ def _replace(node: ir.Node, packed: PackedWeight, editor: Editor) -> LiftedProdu
     product, bias = require_producer(result), get_input(node, BIAS)
     if bias is not None:
         result = editor.insert(node, "Add", [result, bias], f"{name}_sum", like=y, dtype=_FLOAT)
-    inputs, last = tuple(node.inputs), require_producer(result)
-    tensors = tuple(value.const_value if value is not None else None for value in inputs)
+    inputs, last = RemovedInputs.of(node), require_producer(result)
     editor.replace(node, result)
     product.name = node.name
-    return LiftedProduct(node, inputs, tensors, product, None if bias is None else last)
+    return LiftedProduct(node, inputs, product, None if bias is None else last)

@@ -4,6 +4,7 @@
 import onnx_ir as ir
 
 from anybit.compiler.operators import get_varying_inputs, is_quantizer
+from anybit.compiler.prepare.codes.lifting import is_liftable
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.names import describe
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
@@ -34,6 +35,8 @@ def explain_missing_quantizers(model: ir.Model, where: str) -> str:
                 "the float model with its states as inputs and outputs, such as "
                 "torch.nn.LSTMCell, and quantize that (anybit quantize)"
             )
+        if is_liftable(node):
+            return f"{where} has no operator on codes that a region computes"
         if is_integer_operator(node):
             command = suggest_conversion(node)
             remedy = "convert it first" if command else "quantize the float model instead"

@@ -35,6 +35,19 @@ _BODIES = {
         }
     """,
     "QLinearAdd": _SUM,
+    "QLinearAveragePool": """
+        <auto_pad, ceil_mode, count_include_pad, kernel_shape, pads, strides>
+        (X, x_scale, x_zero_point, y_scale, y_zero_point) => (Y)
+        {
+            x = CastLike (X, x_scale)
+            y = AveragePool <
+                auto_pad: string = @auto_pad, ceil_mode: int = @ceil_mode,
+                count_include_pad: int = @count_include_pad,
+                kernel_shape: ints = @kernel_shape, pads: ints = @pads, strides: ints = @strides
+            > (x)
+            Y = CastLike (y, X)
+        }
+    """,
     "QLinearGlobalAveragePool": """
         (X, x_scale, x_zero_point, y_scale, y_zero_point) => (Y)
         { x = CastLike (X, x_scale) y = GlobalAveragePool (x) Y = CastLike (y, X) }
@@ -42,6 +55,11 @@ _BODIES = {
     "QLinearLeakyRelu": _SAME,
     "QLinearMul": _SUM,
     "QLinearSigmoid": _SAME,
+    "QLinearSoftmax": _SAME,
+    "QLinearWhere": """
+        (C, X, x_scale, x_zero_point, Y, y_scale, y_zero_point, z_scale, z_zero_point) => (Z)
+        { Z = Where (C, X, Y) }
+    """,
 }
 
 

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of codes: QLinearConv, QLinearMatMul, QGemm, ConvInteger and MatMulInteger.
+
+ONNX Runtime multiplies float32(int32 sum) by a float32 factor, x_scale * w_scale / y_scale, rounds
+half to even, adds the zero-point and saturates.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from anybit.compiler.prepare.codes.emitter import (
+    CHANNELS_LAST,
+    CODES,
+    ONE,
+    CodeScaling,
+    Emitted,
+    Emitter,
+)
+from anybit.compiler.reason import Unsupported
+from anybit.onnx.analysis.view import get_input
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import Array, is_constant
+from anybit.onnx.graph.op_traits import is_onnx_op
+
+_EXACT = 2**24
+"""float32 holds all integers up to this."""
+_LARGEST_SUM = 2**31 - 1
+_SATURATED = 2**9
+"""A larger result is the largest code, whatever the zero-point."""
+_MATRIX, _LEAST_CONV_RANK = 2, 3
+
+
+def emit_qlinear_conv(emitter: Emitter) -> Emitted:
+    """Emit the nodes of a QLinearConv."""
+    if get_attribute(emitter.node, "channels_last", 0):
+        raise Unsupported(CHANNELS_LAST)
+    attributes = [a for name, a in emitter.node.attributes.items() if name != "channels_last"]
+    return _emit_qlinear(emitter, "Conv", 6, 8, attributes)
+
+
+def emit_qlinear_matmul(emitter: Emitter) -> Emitted:
+    """Emit the nodes of a QLinearMatMul; both factors may be computed."""
+    return _emit_qlinear(emitter, "MatMul", 6)
+
+
+def emit_qgemm(emitter: Emitter) -> Emitted:
+    """Emit the nodes of a QGemm, which returns floats without an output scale."""
+    node = emitter.node
+    if get_attribute(node, "transA", 0) or get_attribute(node, "alpha", 1.0) != 1:
+        raise Unsupported("it has transA, or an alpha other than 1")
+    transposed = [ir.AttrInt64("transB", get_attribute(node, "transB", 0))]
+    return _emit_qlinear(emitter, "Gemm", 7, 6, transposed)
+
+
+def emit_integer_product(emitter: Emitter) -> Emitted:
+    """Emit the nodes of a ConvInteger or MatMulInteger whose sums are cast to float32."""
+    node = emitter.node
+    kind = "Conv" if node.op_type == "ConvInteger" else "MatMul"
+    readers = {reader for reader, _ in node.outputs[0].uses()}
+    casts = [r for r in readers if is_onnx_op(r, "Cast") and get_attribute(r, "to", 0) == 1]
+    if node.outputs[0].is_graph_output() or len(casts) != len(readers):
+        raise Unsupported("other nodes than a Cast to float32 read its sums")
+    x = emitter.read_integers(0, emitter.read_zeropt(2, "input", codes=0))
+    weights, w = _read_weights(emitter, kind, 1, emitter.read_zeropts(3, "weights", codes=1))
+    if weights is None:
+        raise Unsupported("its weights are computed: quantize with static ones")
+    return Emitted(emitter.insert(kind, [x, w], list(node.attributes.values())), None)
+
+
+def _emit_qlinear(
+    emitter: Emitter,
+    kind: str,
+    y: int,
+    bias: int | None = None,
+    attributes: Sequence[ir.Attr] = (),
+) -> Emitted:
+    """Emit the nodes of an operator whose first six inputs are x and the weights.
+
+    Args:
+        emitter: The operator.
+        kind: The operator of its sums on floats.
+        y: Place of the scale of its output.
+        bias: Place of its bias; None without one.
+        attributes: Those of the sums.
+    """
+    x_scaling = emitter.read_scaling(1, 2, "input")
+    w_scale, w_zeropt = (
+        emitter.read_scale(4, "scale of the weights"),
+        emitter.read_zeropts(5, "weights"),
+    )
+    factor = x_scaling.scale * w_scale
+    scaling = None
+    if get_input(emitter.node, y) is not None:
+        y_scaling = emitter.read_scaling(y, y + 1, "output")
+        factor, scaling = factor / y_scaling.scale, CodeScaling(ONE, y_scaling.zeropt)
+    weights, w = _read_weights(emitter, kind, 3, w_zeropt, attributes)
+    channels = 1 if weights is None else len(weights)
+    if factor.size not in (1, channels):
+        raise Unsupported(f"the weights have {channels} output channels and {factor.size} scales")
+    inputs, error = [emitter.read_integers(0, x_scaling.zeropt), w], None
+    addend = None if bias is None else _read_bias(emitter, bias, channels)
+    if addend is not None and weights is not None:
+        inputs.append(emitter.add_constant("bias", addend.astype(np.float32)))
+        error = _bound_error(weights, x_scaling.zeropt, addend, None if scaling is None else factor)
+    sums = emitter.insert(kind, inputs, attributes)
+    result = emitter.insert(
+        "Mul", [sums, emitter.add_constant("factor", _lay_out(factor, kind, w))]
+    )
+    return Emitted(result if scaling is None else emitter.quantize(result, scaling), scaling, error)
+
+
+def _lay_out(factor: Array, kind: str, weights: ir.Value) -> Array:
+    """Return factors in the shape that broadcasts to the sums."""
+    if factor.size == 1:
+        return factor.reshape(())
+    ones = len(weights.shape or ()) - _MATRIX if kind == "Conv" else 0
+    return factor.reshape(-1, *[1] * ones)
+
+
+def _read_weights(
+    emitter: Emitter, kind: str, place: int, zeropts: Array, attributes: Sequence[ir.Attr] = ()
+) -> tuple[Array | None, ir.Value]:
+    """Return constant weights, output channel x inputs, and the floats of weights.
+
+    Raises:
+        Unsupported: They are not integers of 8 bits, or computed and not the factor of a MatMul.
+    """
+    if not is_constant(emitter.get_value(place, "weights")):
+        if kind != "MatMul" or zeropts.size != 1:
+            raise Unsupported("its weights are computed: quantize with static ones")
+        return None, emitter.read_integers(place, zeropts.reshape(()))
+    codes = emitter.read_constant(place, "weights")
+    if codes.dtype not in CODES or zeropts.dtype != codes.dtype:
+        raise Unsupported(f"its weights are {codes.dtype}: quantize them to 8 bits")
+    if codes.ndim < (_LEAST_CONV_RANK if kind == "Conv" else _MATRIX) or not codes.size:
+        raise Unsupported(f"its weights have the shape {list(codes.shape)}")
+    transposed = any(a.name == "transB" and a.as_int() for a in attributes)
+    axis = 0 if kind == "Conv" or transposed else codes.ndim - 1
+    if zeropts.size not in (1, codes.shape[axis]):
+        raise Unsupported("its weights do not have one zero-point, or one per output channel")
+    shape = [1] * codes.ndim
+    shape[axis] = zeropts.size
+    integers = codes.astype(np.int32) - zeropts.astype(np.int32).reshape(shape)
+    limits = np.iinfo(np.int8)
+    if integers.min() < limits.min or integers.max() > limits.max:
+        raise Unsupported(
+            f"its weights less their zero-points go from {integers.min()} to {integers.max()}: "
+            "quantize weights symmetrically"
+        )
+    small = integers.astype(np.int8)
+    rows = np.moveaxis(small, axis, 0).reshape(codes.shape[axis], -1)
+    return rows, emitter.dequantize_weights(small)
+
+
+def _read_bias(emitter: Emitter, place: int, channels: int) -> Array | None:
+    """Return an int32 bias, one number per channel; None without one.
+
+    Raises:
+        Unsupported: It is computed, has another shape, or float32 does not hold it.
+    """
+    value = get_input(emitter.node, place)
+    if value is None:
+        return None
+    bias = emitter.read_constant(place, "bias")
+    if bias.dtype != np.int32 or bias.size not in (1, channels) or bias.size != bias.shape[-1:][0]:
+        raise Unsupported(f"its bias is not int32, or has the shape {list(bias.shape)}")
+    largest = int(np.abs(bias.astype(np.int64)).max())
+    if largest > _EXACT:
+        raise Unsupported(f"its bias reaches {largest}, beyond 2^24, which float32 rounds")
+    return np.broadcast_to(bias.reshape(-1), (channels,))
+
+
+def _bound_error(weights: Array, zeropt: Array, bias: Array, factor: Array | None) -> Array | None:
+    """Return a bound on the rounding of float32 sums, per channel; None if it has no effect.
+
+    The runtime adds the bias to int32 sums and rounds once. float32(sum) + bias equals that up to
+    2^24, and saturates beyond if the factor is not very small.
+
+    Raises:
+        Unsupported: Sums with the bias need more than 32 bits.
+    """
+    limits = np.iinfo(zeropt.dtype)
+    lowest, highest = min(limits.min - int(zeropt), 0), max(limits.max - int(zeropt), 0)
+    rows, added = weights.astype(np.int64), np.abs(bias.astype(np.int64))
+    up, down = np.maximum(rows, 0).sum(axis=1), np.minimum(rows, 0).sum(axis=1)
+    most = np.maximum(up * highest + down * lowest, -(up * lowest + down * highest)) + added
+    if most.max() > _LARGEST_SUM:
+        raise Unsupported(f"its sums reach {most.max()}, beyond 32 bits")
+    smallest = np.zeros(1) if factor is None else factor.astype(np.float64)
+    saturates = smallest * (_EXACT - added - 4) >= _SATURATED
+    rounds = (most > _EXACT) & ~saturates
+    if not rounds.any():
+        return None
+    return np.where(rounds, 2.0 * np.spacing(most.astype(np.float32)), 0.0)
