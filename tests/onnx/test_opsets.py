@@ -10,8 +10,9 @@ from onnx import TensorProto, helper, numpy_helper
 import anybit
 from anybit.errors import ModelError
 from anybit.onnx import read
+from anybit.onnx.graph.names import EXPORTED_NAME_KEY, get_all_names
 from anybit.onnx.operators.opsets import _CHANGED, find_obstacle, lower_opset
-from anybit.onnx.passes import Normalize
+from anybit.onnx.passes import LiftOpset, Normalize
 
 WIDENED = {"Cast", "DequantizeLinear", "QuantizeLinear"}
 FLOAT6 = getattr(TensorProto, "FLOAT6E2M3", None)
@@ -144,3 +145,49 @@ def test_opsets_pairs_and_casts_changed_by_types_of_6_bits_only(name: str) -> No
     added = {"tensor(float6e2m3)", "tensor(float6e3m2)"}
     for one, other in zip(new.type_constraints, old.type_constraints, strict=True):
         assert set(one.allowed_type_strs) - set(other.allowed_type_strs) <= added
+
+
+def classifier(kind: str, axis: int, *, knows_rank: bool = True) -> onnx.ModelProto:
+    """Return a model of opset 12 with a Softmax of rank 3, which the file may not tell."""
+    sizes = helper.make_tensor("sizes", TensorProto.INT64, (3,), [0, 2, -1])
+    more = [] if knows_rank else [helper.make_node("Neg", ["minus"], ["sizes"])]
+    if not knows_rank:
+        sizes = helper.make_tensor("minus", TensorProto.INT64, (3,), [0, -2, 1])
+    nodes = [
+        *more,
+        helper.make_node("Reshape", ["x", "sizes"], ["r"]),
+        helper.make_node(kind, ["r"], ["y"], name="last", axis=axis),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [sizes],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 12)], ir_version=7)
+
+
+@pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("axis", [2, -1, 1, 0])
+@pytest.mark.parametrize("knows_rank", [True, False])
+def test_lift_opset_keeps_softmax_over_the_last_axis(
+    kind: str, axis: int, knows_rank: bool
+) -> None:
+    proto = classifier(kind, axis, knows_rank=knows_rank)
+    lifted = read(proto)
+    LiftOpset(13)(lifted)
+    kinds = [node.op_type for node in lifted.graph if node.op_type not in ("Neg", "Constant")]
+    assert (kinds == ["Reshape", kind]) == (axis in (2, -1))
+    x = np.random.default_rng(0).normal(0, 3, (4, 6)).astype(np.float32)
+    (expected,), (actual,) = (
+        anybit.load(model).run(x).values() for model in (proto, ir.to_proto(lifted))
+    )
+    np.testing.assert_array_equal(actual, expected)
+
+
+def test_lift_opset_keeps_the_names_that_the_file_gave_nodes() -> None:
+    lifted = read(classifier("Softmax", 2))
+    lifted.graph[-1].metadata_props[EXPORTED_NAME_KEY] = "node_Softmax_7"
+    LiftOpset(13)(lifted)
+    assert get_all_names(lifted.graph[-1]) == ["last", "node_Softmax_7"]

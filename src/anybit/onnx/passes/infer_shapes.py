@@ -7,6 +7,7 @@ import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.onnx.graph.inference import infer_types
+from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.graph.propagation import propagates_little
 from anybit.onnx.graph.shapes import iter_declarable, merge_shapes, record_shape
 from anybit.onnx.graph.walk import iter_nodes
@@ -15,6 +16,9 @@ from anybit.onnx.operators.registry import find_operator
 from anybit.onnx.operators.schemas import register
 from anybit.onnx.process import silence_onnx_logs
 from anybit.onnx.quantizers.nodes import get_dtype
+
+_MOST_AXES = 64
+"""A file may claim any number of sizes."""
 
 
 class InferShapes(InPlacePass):
@@ -60,10 +64,12 @@ def _infer(model: ir.Model) -> None:
 def _infer_remaining_types(model: ir.Model) -> bool:
     """Infer types of nodes at which ONNX's inference stops; return whether any was inferred.
 
-    These are operators of this package in a file with two versions of one, which imports neither.
+    These are operators of this package in a file with two versions of one, which imports neither,
+    and the rank of a Reshape to computed sizes.
     """
     typed = False
     for node in iter_nodes(model.graph):
+        typed |= _infer_rank(node)
         like = _find_same_type_input(node)
         x = node.inputs[0] if node.inputs else None
         if like is None or x is None or len(node.outputs) != 1:
@@ -75,6 +81,18 @@ def _infer_remaining_types(model: ir.Model) -> bool:
         if result.shape is None and x.shape is not None:
             result.shape = x.shape.copy()
     return typed
+
+
+def _infer_rank(node: ir.Node) -> bool:
+    """Infer the rank of a Reshape of unknown sizes; return whether it was unknown."""
+    sizes = node.inputs[1] if is_onnx_op(node, "Reshape") and len(node.inputs) > 1 else None
+    if sizes is None or sizes.shape is None or len(sizes.shape) != 1:
+        return False
+    rank, result = sizes.shape[0], node.outputs[0]
+    if result.shape is not None or not isinstance(rank, int) or rank > _MOST_AXES:
+        return False
+    result.shape = ir.Shape([None] * rank)
+    return True
 
 
 def _find_same_type_input(node: ir.Node) -> ir.Value | None:

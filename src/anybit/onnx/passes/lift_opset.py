@@ -6,8 +6,9 @@ from onnx_ir.passes import InPlacePass, PassResult
 
 from anybit.errors import ModelError
 from anybit.onnx.graph.attributes import get_attribute
-from anybit.onnx.graph.names import describe
+from anybit.onnx.graph.names import EXPORTED_NAME_KEY, describe
 from anybit.onnx.graph.op_traits import is_onnx_op
+from anybit.onnx.passes.infer_shapes import InferShapes
 from anybit.onnx.process import silence_onnx_logs
 
 # From this version on, Hardmax has one axis. The converters rewrite Softmax and LogSoftmax, which
@@ -17,6 +18,8 @@ _HARDMAX_OPSET = 13
 
 class LiftOpset(InPlacePass):
     """Conversion of the standard operators to at least an opset; newer models stay.
+
+    A Softmax over the last axis stays one node. Nodes keep the names that their file gave them.
 
     Raises:
         ModelError: An operator in the model cannot be converted, or not with the same values.
@@ -36,8 +39,10 @@ class LiftOpset(InPlacePass):
             raise ModelError("the model does not say which opset it has; export it again")
         if present < _HARDMAX_OPSET <= self._opset:
             _check_hardmax(model)
+            _spell_last_axes(model)
         from onnxscript.version_converter import ConvertVersionPass
 
+        exported = _list_exported_names(model)
         imports = dict(model.graph.opset_imports)
         # A file with two versions of an operator declares none, but the converter requires one.
         undeclared = {node.domain for node in model.graph.all_nodes()} - imports.keys()
@@ -57,7 +62,34 @@ class LiftOpset(InPlacePass):
         model.graph.opset_imports.update({**imports, "": self._opset})
         for domain in undeclared:
             model.graph.opset_imports.pop(domain, None)
+        for node in model.graph.all_nodes():
+            if node.name in exported:
+                node.metadata_props.setdefault(EXPORTED_NAME_KEY, exported[node.name])
         return PassResult(model, True)
+
+
+def _list_exported_names(model: ir.Model) -> dict[str, str]:
+    """Return the names that the file gave nodes, by their names."""
+    names = {
+        str(node.name): node.metadata_props.get(EXPORTED_NAME_KEY)
+        for node in model.graph.all_nodes()
+    }
+    return {name: exported for name, exported in names.items() if exported}
+
+
+def _spell_last_axes(model: ir.Model) -> None:
+    """Let Softmax and LogSoftmax over the last axis have the axis -1, which converters keep.
+
+    They flatten other axes, and also the last one if they do not know the rank.
+    """
+    nodes = [node for node in model.graph.all_nodes() if is_onnx_op(node, "Softmax", "LogSoftmax")]
+    if nodes:
+        InferShapes()(model)
+    for node in nodes:
+        x, axis = node.inputs[0], get_attribute(node, "axis", 1)
+        rank = None if x is None or x.shape is None else x.shape.rank()
+        if rank is not None and axis % rank == rank - 1:
+            node.attributes.add(ir.AttrInt64("axis", -1))
 
 
 def _check_hardmax(model: ir.Model) -> None:
