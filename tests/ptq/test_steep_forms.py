@@ -194,6 +194,7 @@ def gelu(g: _Graph, h: str) -> str:
 AWAY: dict[str, Body] = {body.__name__: body for body in (sigmoid, swish, softsign, softplus, gelu)}
 
 
+@pytest.mark.usefixtures("unfused_layer_norm")
 @pytest.mark.sample(18)
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("name", STEEP)
@@ -214,6 +215,7 @@ def test_integer_only_keeps_steep_functions_finite(name: str, residual: bool) ->
     np.testing.assert_array_equal(anybit.compile(result).run(x)["y"], y)
 
 
+@pytest.mark.usefixtures("unfused_layer_norm")
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("name", STEEP)
@@ -245,6 +247,27 @@ def test_integer_only_quantizes_functions_away_from_zero(name: str) -> None:
     np.testing.assert_array_equal(compiled.run(x)["y"], y)
 
 
+@pytest.mark.sample(10)
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("name", [name for name in STEEP if name.startswith("Layer")])
+def test_quantize_fuses_layer_normalization(name: str, residual: bool) -> None:
+    proto = make_network(STEEP[name], residual=residual, seed=len(name))
+    result = anybit.quantize(
+        proto, make_rows(), integer_only=True, scales="power-of-two", effort="fast"
+    )
+    assert kinds(result.model).count("LayerNormalization") == 1
+    assert not [text for text in result.remarks if "too coarse" in text]
+    compiled = anybit.compile(result)
+    assert len(compiled.report.programs) == 1
+    x = make_rows(seed=50)
+    y, exact = anybit.load(result).run(x)["y"], anybit.load(proto).run(x)["y"]
+    assert np.isfinite(y).all()
+    assert np.linalg.norm(y - exact) < np.linalg.norm(exact) / (2 if residual else 3)
+    # The function of floats may round otherwise, and codes may then differ.
+    assert np.mean(np.abs(compiled.run(x)["y"] - y) > 1e-5) < 0.01
+
+
+@pytest.mark.usefixtures("unfused_layer_norm")
 def test_integer_only_explains_skipped_layer_normalization() -> None:
     result = anybit.quantize(
         make_network(layer_norm("Div")), make_rows(), integer_only=True, effort="fast"

@@ -102,6 +102,7 @@ def make_rows(count: int = 400) -> np.ndarray:
     return (random.standard_normal((count, WIDTH)) * loudness).astype(np.float32)
 
 
+@pytest.mark.usefixtures("unfused_layer_norm")
 @pytest.mark.parametrize("name", NORMALIZATIONS)
 def test_integer_only_keeps_steep_arguments_in_float32(name: str) -> None:
     proto, x = make_network(NORMALIZATIONS[name]), make_rows()

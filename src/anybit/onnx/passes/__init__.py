@@ -19,6 +19,7 @@ from anybit.onnx.passes.fix_reshapes import FixReshapes
 from anybit.onnx.passes.fold_batch_norm import FoldBatchNorm
 from anybit.onnx.passes.fold_constants import FoldConstants
 from anybit.onnx.passes.from_qdq import FromQdq
+from anybit.onnx.passes.fuse_layer_norm import FuseLayerNorm
 from anybit.onnx.passes.gemm_to_matmul import GemmToMatMul
 from anybit.onnx.passes.identifiers import Identifiers
 from anybit.onnx.passes.infer_shapes import InferShapes
@@ -65,6 +66,7 @@ __all__ = [
     "FoldBatchNorm",
     "FoldConstants",
     "FromQdq",
+    "FuseLayerNorm",
     "GemmToMatMul",
     "Identifiers",
     "InferShapes",

@@ -11,8 +11,10 @@ from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.passes import (
     AskTypes,
+    FixReshapes,
     FoldBatchNorm,
     FoldConstants,
+    FuseLayerNorm,
     InferShapes,
     NameLayers,
     NameNodes,
@@ -31,7 +33,8 @@ def prepare(source: ModelSource, name: str) -> tuple[ir.Model, tuple[str, ...]]:
     """Return a normalized float32 copy of a model, and remarks on changes of its types.
 
     Local functions are inlined, constants folded, and batch normalization is folded into the
-    weights of convolutions. Shapes and types are inferred.
+    weights of convolutions. The primitive operators of a layer normalization become one operator.
+    Shapes and types are inferred.
 
     Args:
         source: The model.
@@ -51,7 +54,8 @@ def prepare(source: ModelSource, name: str) -> tuple[ir.Model, tuple[str, ...]]:
     with name_errors_after(source):
         remarks = compute_in_float32(model)
     fold = FoldConstants(operators=not has_stored_weights(model))
-    apply_passes(model, source, Simplify(fold), FoldBatchNorm(), NameNodes())
+    apply_passes(model, source, Simplify(fold, FixReshapes()))
+    apply_passes(model, source, FoldBatchNorm(), FuseLayerNorm(), NameNodes())
     separate_branches(model)
     *_, asked_types = apply_passes(model, source, Normalize(), InferShapes(), AskTypes())
     if asked_types.modified:

@@ -4,7 +4,8 @@
 Near 0 a quotient, reciprocal, root or logarithm changes by more within one quantization step than
 anywhere else, and at the code 0 it is infinite or NaN. So neither the argument of such a node is
 quantized, nor any activation that it is computed from, back to sums of products, which are floats.
-As a consequence, LayerNormalization in primitive operators stays float32 like the operator itself.
+As a consequence, forms of LayerNormalization that `FuseLayerNorm` does not know stay float32 like
+the operator itself.
 """
 
 import math
