@@ -130,6 +130,45 @@ def test_attention_is_one_program(split, rows):
     assert np.ptp(expected) > 1
 
 
+def test_queries_may_be_scaled_before_their_quantizer():
+    """Slices of q, k and v before the rows stay views, as Paddle's exporter writes them."""
+    model = attention(
+        SPLIT.replace("q4 = Squeeze (q5, n0)", "q0 = Squeeze (q5, n0)\n q4 = Mul (q0, scale)"),
+        quantizes_heads=True,
+    )
+    compiled = anybit.compile(model)
+    (program,) = compiled.report.programs
+    assert compiled.report.coverage == "4 of 4 layers, 100 % of MACs"
+    assert sum(isinstance(at, p.MatMul) for at in program.instructions) == 2
+    x = np.random.default_rng(1).normal(size=(1, TOKENS, CHANNELS)).astype(np.float32)
+    (expected,) = anybit.load(model).run({"x": x}).values()
+    (actual,) = compiled.run({"x": x}).values()
+    assert np.abs(expected - actual).max() <= 1 / 16
+    assert np.ptp(expected) > 1
+
+
+@pytest.mark.parametrize("kind", ["Slice", "Split"])
+def test_quantizers_between_the_moves_of_heads_follow_them(kind):
+    """Integer-only quantization quantizes parts before their axis of size 1 is dropped."""
+    split = SPLIT
+    if kind == "Split":
+        first, *_, last = (SPLIT.index(text) for text in ("q5 =", "k5 =", "v5 =", "q4 ="))
+        split = SPLIT[:first] + "q5, k5, v5 = Split <axis = 0> (t)\n" + SPLIT[last:]
+    for name in "qkv":
+        quantizer = f"{name}6 = Quant <signed: int = 1> ({name}5, step, none, bits)"
+        split = split.replace(f"{name}4 =", f"{quantizer}\n {name}4 =")
+        split = split.replace(f"Squeeze ({name}5", f"Squeeze ({name}6")
+    model = attention(split, "n")
+    compiled = anybit.compile(model)
+    assert compiled.report.coverage == "4 of 4 layers, 100 % of MACs"
+    assert len(compiled.report.programs) == 1
+    x = np.random.default_rng(1).normal(size=(3, TOKENS, CHANNELS)).astype(np.float32)
+    (expected,) = anybit.load(model).run({"x": x}).values()
+    (actual,) = compiled.run({"x": x}).values()
+    assert np.abs(expected - actual).max() <= 1 / 16
+    assert np.ptp(expected) > 1
+
+
 @pytest.mark.parametrize("split", [SPLIT, HEADS_FIRST])
 def test_codes_have_the_shapes_of_the_graph(split, tmp_path):
     compiled = anybit.compile(attention(split, quantizes_heads=True))

@@ -9,20 +9,24 @@ import numpy as np
 import onnx_ir as ir
 
 from anybit.compiler.operators import (
+    get_varying_inputs,
     has_two_operands,
     is_quantizer,
+    is_uniform,
     selects_along,
     split_quantizer,
 )
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.cut import extract_subgraph
 from anybit.onnx.graph.editor import Editor, is_read, replace_value
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.require import require_graph
 from anybit.onnx.graph.shapes import get_proven_sizes
 from anybit.onnx.passes import InferShapes
 from anybit.onnx.runtime import FAILURES, evaluate
 
 _MOVES = ("Gather", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
+_SELECTIONS = ("Gather", "Slice", "Split")
 _MOST_NODES = 8
 _MOST_ELEMENTS = 2**22
 _LEFT_ALONE = (["Reshape", "Transpose"], ["Reshape", "Transpose", "Transpose"])
@@ -54,7 +58,9 @@ def simplify_heads(model: ir.Model) -> None:
     for node in list(model.graph):
         if not has_two_operands(node):
             continue
-        for value in node.inputs:
+        for place, operand in enumerate(node.inputs):
+            changed |= _sink_quantizer(operand, editor)
+            value = node.inputs[place]
             chain = _find_chain(value)
             heads = None if chain is None else _trace(chain, model)
             if chain is not None and heads is not None:
@@ -66,9 +72,33 @@ def simplify_heads(model: ir.Model) -> None:
 
 
 def _find_chain(value: ir.Value | None) -> list[ir.Node] | None:
-    """Return the moves before an operand and its quantizers; None without any to simplify."""
-    while value is not None and (node := value.producer()) is not None and is_quantizer(node):
-        value, _ = split_quantizer(node)
+    """Return the moves before an operand; None without any to simplify.
+
+    Between these and the operand may be quantizers and functions with the same constants for all
+    elements, such as the scaling of queries.
+    """
+    chain = _find_moves(_find_moved(value))
+    operators = [node.op_type for node in chain]
+    if not chain or len(chain) > _MOST_NODES or operators in _LEFT_ALONE:
+        return None
+    return None if len(chain[-1].outputs) > 1 else chain
+
+
+def _find_moved(value: ir.Value | None) -> ir.Value | None:
+    """Return the value before the quantizers and functions that an operand ends with."""
+    while value is not None and (node := value.producer()) is not None:
+        if is_quantizer(node):
+            value, _ = split_quantizer(node)
+        elif has_trait(node, OpTrait.ELEMENTWISE) and is_uniform(node):
+            varying = get_varying_inputs(node)
+            value = varying[0] if len(varying) == 1 else None
+        else:
+            break
+    return value
+
+
+def _find_moves(value: ir.Value | None) -> list[ir.Node]:
+    """Return the data movements that a value ends with, the first one first."""
     chain: list[ir.Node] = []
     while value is not None and (node := value.producer()) is not None:
         others_vary = any(x is not None and not is_constant(x) for x in node.inputs[1:])
@@ -76,10 +106,40 @@ def _find_chain(value: ir.Value | None) -> list[ir.Node] | None:
             break
         chain.insert(0, node)
         value = node.inputs[0]
-    operators = [node.op_type for node in chain]
-    if not chain or len(chain) > _MOST_NODES or operators in _LEFT_ALONE:
-        return None
-    return None if len(chain[-1].outputs) > 1 else chain
+    return chain
+
+
+def _sink_quantizer(operand: ir.Value | None, editor: Editor) -> bool:
+    """Let a quantizer between data movements follow them; return whether there was one.
+
+    It has one scale, so that codes are the same.
+    """
+    moves = _find_moves(_find_moved(operand))
+    value = moves[0].inputs[0] if moves else None
+    node = None if value is None else value.producer()
+    if node is None or not is_quantizer(node) or moves[-1].outputs[0].is_graph_output():
+        return False
+    x, quantizer = split_quantizer(node)
+    before = _find_moves(x)
+    is_selected = any(move.op_type in _SELECTIONS for move in before)
+    has_parts = any(len(move.outputs) > 1 for move in moves)
+    if not is_selected or has_parts or not all(map(is_uniform, quantizer)):
+        return False
+    y = moves[-1].outputs[0]
+    result = x
+    for copied in (*moves, *quantizer):
+        like = copied.outputs[0] if copied in moves else y
+        dtype = result.dtype if copied in moves else copied.outputs[0].dtype
+        result = editor.insert_copy(
+            moves[-1],
+            copied,
+            [result, *copied.inputs[1:]],
+            like=like,
+            dtype=dtype or ir.DataType.FLOAT,
+        )
+    replace_value(y, result)
+    _remove_unread([*quantizer, *moves])
+    return True
 
 
 def _trace(chain: Sequence[ir.Node], model: ir.Model) -> _Heads | None:
