@@ -284,3 +284,92 @@ def test_sigmoid_of_a_sum_of_floats_is_a_bounded_layer():
     x = np.random.default_rng(1).normal(size=(1, 4, 6, 6)).astype(np.float32)
     expected, actual = (runner.run({"x": x})["y"] for runner in (anybit.load(model), compiled))
     np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", ["1", "n"])
+@pytest.mark.parametrize("act", ["g = Sigmoid (c) a = Mul (c, g)", "a = Relu (c)"])
+def test_tokens_of_an_image_of_one_line_stay_in_the_region(rows, act):
+    """Text recognition reads columns as tokens: axes of size 1 come and go, floats stay in place.
+
+    SiLU before the Transpose makes the layer bounded, by a node before the movement.
+    """
+    model = parse(
+        f"""g (float[{rows}, 4, 1, 6] x) => (float[{rows}, 8, 1, 6] y) {{
+            q = Quant <signed: int = 1> (x, step, none, bits)
+            c = Conv (q, w)
+            {act}
+            r = Reshape (a, tokens)
+            t = Transpose <perm = [0, 2, 1]> (r)
+            h = LayerNormalization (t, gain)
+            s = Add (h, t)
+            b = Reshape (s, image)
+            f = Transpose <perm = [0, 3, 1, 2]> (b)
+            p = Quant <signed: int = 1> (f, step, none, bits)
+            y = Conv (p, u)
+        }}""",
+        {
+            "w": np.float32(np.arange(32).reshape(8, 4, 1, 1) % 7 - 3) / 8,
+            "u": np.float32(np.arange(64).reshape(8, 8, 1, 1) % 5 - 2) / 8,
+            "gain": np.linspace(0.5, 1.5, 8, dtype=np.float32),
+            "tokens": np.int64([0, 8, -1]),
+            "image": np.int64([0, 1, 6, 8]),
+            "step": np.float32(1 / 32),
+            "none": np.float32(0),
+            "bits": np.float32(8),
+        },
+    )
+    compiled = anybit.compile(model)
+    (program,) = compiled.report.programs
+    assert compiled.report.coverage == "2 of 2 layers, 100 % of MACs"
+    assert sum(isinstance(at, p.LayerNorm) for at in program.instructions) == 1
+    reasons = {layer.name: layer.reason for layer in compiled.report.layers}
+    assert ("Sigmoid" in reasons["c"]) == ("Sigmoid" in act)
+    x = np.random.default_rng(1).normal(size=(1 if rows == "1" else 3, 4, 1, 6))
+    (expected,) = anybit.load(model).run(x.astype(np.float32)).values()
+    (actual,) = compiled.run(x.astype(np.float32)).values()
+    # A function of floats may round otherwise, and a code may then differ by one step.
+    assert np.abs(expected - actual).max() <= 2 / 32
+    assert np.mean(expected != actual) < 0.02
+    assert np.ptp(expected) > 1
+
+
+@pytest.mark.parametrize(
+    "residual",
+    [
+        "s = Add (q, e) t = Transpose <perm = [0, 2, 3, 1]> (s)",
+        "s = Add (q, e) r = Relu (s) t = Transpose <perm = [0, 2, 3, 1]> (r)",
+        "s = Add (q, c) t = Transpose <perm = [0, 2, 3, 1]> (s)",
+    ],
+)
+@pytest.mark.parametrize("after", ["f = Add (b, q)", "f = Add (b, c)", "f = Relu (b)"])
+def test_normalized_channels_between_transposes_stay_in_the_region(residual, after):
+    """ConvNeXt has channels last between its depthwise convolutions, and sums of images."""
+    model = parse(
+        f"""g (float[n, 4, 3, 2] x) => (float[n, 4, 3, 2] y) {{
+            q = Quant <signed: int = 1> (x, step, none, bits)
+            c = Conv (q, w)
+            e = Quant <signed: int = 1> (c, step, none, bits)
+            {residual}
+            h = LayerNormalization (t, gain)
+            b = Transpose <perm = [0, 3, 1, 2]> (h)
+            {after}
+            p = Quant <signed: int = 1> (f, step, none, bits)
+            y = Conv (p, w)
+        }}""",
+        {
+            "w": np.float32(np.arange(16).reshape(4, 4, 1, 1) % 7 - 3) / 8,
+            "gain": np.linspace(0.5, 1.5, 4, dtype=np.float32),
+            "step": np.float32(1 / 32),
+            "none": np.float32(0),
+            "bits": np.float32(8),
+        },
+    )
+    compiled = anybit.compile(model)
+    assert compiled.report.coverage == "2 of 2 layers, 100 % of MACs"
+    assert len(compiled.report.programs) == 1
+    x = np.random.default_rng(1).normal(size=(3, 4, 3, 2)).astype(np.float32)
+    (expected,), (actual,) = (run(x).values() for run in (anybit.load(model).run, compiled.run))
+    # A function of floats may round otherwise, and a code may then differ by one step.
+    assert np.abs(expected - actual).max() <= 2 / 32
+    assert np.mean(expected != actual) < 0.02
+    assert np.ptp(expected) > 1

@@ -326,7 +326,7 @@ class Lowerer:
             return None
         layer = self._shared.get(expression.value) or CompiledLayer.of(root.layer)
         if has_open_bits(epilogue.steps):
-            _, reason = _explain_open(expression.nodes)
+            _, reason = _explain_open(expression.all_nodes)
             layer = replace(layer, guarantee=Guarantee.BOUNDED, reason=reason)
         assert layer.guarantee is not None, "layers with accumulators have one"
         if layer.guarantee.rank > self._guarantee.rank:
@@ -357,12 +357,14 @@ class Lowerer:
         self, expression: Expression, root: PairRoot, output: RegionOutput
     ) -> Lowered[RegionOutput] | None:
         """Lower an operation of two tensors to one of their floats."""
-        first, *rest = expression.nodes
-        tensors = root.first, root.second
-        operation = _find_operation(first, expression.starts)
-        if operation is None or any(tensor.layout != output.layout for tensor in tensors):
+        expression, tensors = expression.before_renaming, (root.first, root.second)
+        if not expression.nodes or expression.before.parts:
             return None
-        steps = self._find_steps(rest, first.outputs[0], expression.value, output.layout)
+        first, *rest = expression.nodes
+        operation = _find_operation(first, expression.starts)
+        if operation is None or any(tensor.layout != expression.layout for tensor in tensors):
+            return None
+        steps = self._find_steps(rest, first.outputs[0], expression.value, expression.layout)
         if steps is None:
             return None
         instructions, operands = [], []
@@ -379,7 +381,7 @@ class Lowerer:
         self, expression: Expression, root: OutputRoot, output: RegionOutput
     ) -> Lowered[RegionOutput] | None:
         """Lower functions of float32 of the region to operations with constants."""
-        steps = None
+        expression, steps = expression.before_renaming, None
         if expression.layout == root.output.layout and not expression.before.parts:
             (x,) = expression.starts
             steps = self._find_steps(expression.nodes, x, expression.value, expression.layout)

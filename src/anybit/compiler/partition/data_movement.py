@@ -63,6 +63,10 @@ def _reshape(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
         layout = make_layout(after, axis)
         if layout.single:
             return _rename(values, expression, y, layout)
+    for axis in (1, len(after)):
+        layout = make_layout(after, axis)
+        if _have_same_order(expression.layout, layout):
+            return _rename(values, expression, y, layout)
     layout = make_layout(after, 1)
     if expression.pending is not None:
         return _postpone_again(values, expression, y, np.arange(math.prod(after)).reshape(after))
@@ -75,6 +79,15 @@ def _reshape(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:
     fields = make_reshape_fields(source.layout, layout)
     values.append(PlannedInstruction(p.Reshape, (source,), target, fields))
     return values.set_tensor(y, target)
+
+
+def _have_same_order(before: Layout, after: Layout) -> bool:
+    """Return whether layouts differ by axes of size 1 only, so that elements stay where they are.
+
+    Channels are on the same side of the others in both.
+    """
+    same = before.channels_first == after.channels_first
+    return same and before == replace(after, rank=before.rank, axis=before.axis)
 
 
 def _transpose(values: Values, node: ir.Node, x: ir.Value) -> Expression | None:

@@ -288,6 +288,22 @@ class Expression:
         """True if the function is the same for all channels."""
         return self.before.uniform and self.same
 
+    @property
+    def all_nodes(self) -> tuple[ir.Node, ...]:
+        """The nodes that are applied to the root, also those before data movements."""
+        before = () if self.moved_from is None else self.moved_from.all_nodes
+        return (*before, *self.nodes)
+
+    @property
+    def before_renaming(self) -> "Expression":
+        """The same elements before the data movements at the end, which only gave other layouts.
+
+        No movement is pending.
+        """
+        if self.nodes or self.moved_from is None:
+            return self
+        return self.moved_from.before_renaming
+
     def function(self, model: ir.Model) -> ElementFunction:
         """Return the function from elements of the root to elements of the value."""
         if not self.nodes:
