@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from nbits_models import NBits
+from nbits_models import NBits, nbits_model
 from shell import Shell
 from small_models import model_of_floats, node, quantized_weight
 
@@ -158,3 +158,46 @@ def test_stored_weights_command(shell: Shell, tmp_path: Path) -> None:
     assert "4 bits, kept" in out
     error = shell.fails("quantize", *files, "--weights", "int8", "--activations", DYNAMIC)
     assert "quantized already" in error
+
+
+DAMAGED = {
+    "B has shape .* but K = 8": {"K": 8},
+    "bits is 3": {"bits": 3},
+    "block_size is 48": {"block_size": 48},
+    "B has shape": {"N": 17},
+    "its attribute transposed": {"transposed": 1},
+}
+
+
+@pytest.mark.parametrize("reason", DAMAGED)
+def test_stored_weights_of_damaged_nodes_are_named(reason: str) -> None:
+    proto = NBits(64, 16, block=32).model(**DAMAGED[reason])
+    with pytest.raises(ModelError, match=f"product: .*{reason}"):
+        anybit.quantize(proto, activations=DYNAMIC)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_stored_weights_of_nodes_with_few_inputs_are_named(kept: int) -> None:
+    proto = NBits(64, 16, block=32).model()
+    del proto.graph.node[0].input[kept:]
+    with pytest.raises(
+        ModelError, match=r"product: .*(one input A|B is missing|scales are missing)"
+    ):
+        anybit.quantize(proto, activations=DYNAMIC)
+
+
+def test_stored_weights_of_float16_models() -> None:
+    weight = NBits(64, 16, block=32)
+    tensors = {
+        name: array.astype(np.float16) if name == "s" else array
+        for name, array in weight.tensors.items()
+    }
+    proto = nbits_model(tensors, weight.sizes)
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    result = anybit.quantize(proto, activations=DYNAMIC)
+    assert result.remarks[0].startswith("float16 tensors are computed in float32")
+    assert [layer.guarantee is None for layer in anybit.compile(result).report.products] == [False]
+    expected = X.astype(np.float64) @ weight.weight
+    actual = anybit.load(result).run(X.astype(np.float16))["y"]
+    assert np.abs(actual - expected).max() < 0.02 * np.abs(expected).max()

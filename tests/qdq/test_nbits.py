@@ -275,7 +275,7 @@ KEPT = [
     (lambda: changed({"b": np.zeros((6, 24), np.uint8)}), r"B has shape \[6, 24\]"),
     (lambda: changed({"b": BASE.tensors["b"].view(np.int8)}), "B is int8"),
     (lambda: changed({"b": None}), "B is missing"),
-    (lambda: changed({"s": None}), "scales is missing"),
+    (lambda: changed({"s": None}), "scales are missing"),
     (lambda: changed({"s": np.ones(17, np.float32)}), r"scales has shape \[17\]"),
     (lambda: changed({"s": np.ones((3, 6), np.float32)}), r"scales has shape \[3, 6\]"),
     (lambda: changed({"s": np.ones((6, 3), np.float64)}), "scales are double"),

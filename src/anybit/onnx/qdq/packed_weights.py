@@ -147,11 +147,10 @@ def read_packed_weight(node: ir.Node) -> PackedWeight:
     if k < 1 or n < 1:
         raise Inexpressible(f"K is {k} and N is {n}, which are not sizes")
     for index, name in ((B, "B"), (SCALES, "its scales"), (ZEROPTS, "its zero-points")):
-        value = get_input(node, index)
+        value, verb = get_input(node, index), "is" if index == B else "are"
         if index != ZEROPTS and value is None:
-            raise Inexpressible(f"{name} is missing")
+            raise Inexpressible(f"{name} {verb} missing")
         if value is not None and not is_constant(value):
-            verb = "is" if index == B else "are"
             raise Inexpressible(f"{name} {verb} not constant")
     dtype = _check_types(node)
     packed = PackedWeight(k, n, block, bits, dtype, "; ".join(_list_differences(node, dtype)))

@@ -11,7 +11,13 @@ from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import find_unfolded_node, is_constant
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.registry import find_operator
-from anybit.onnx.qdq.packed_weights import IN_FLOAT32, B, describe_level, is_nbits
+from anybit.onnx.qdq.packed_weights import (
+    IN_FLOAT32,
+    B,
+    describe_level,
+    is_nbits,
+    read_packed_weight,
+)
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import get_dtype, is_dequantize, read_scaling
 from anybit.onnx.quantizers.quantizer import find_own_quantizer
@@ -75,6 +81,16 @@ def describe_stored_weight(node: ir.Node, index: int) -> StoredWeight | None:
         return None
     sizes = tuple(size if isinstance(size, int) else 0 for size in value.shape or ())
     return StoredWeight(quantizer.op_type, sizes, _count_bits(quantizer))
+
+
+def explain_unreadable(node: ir.Node) -> str:
+    """Return why the weight of a MatMulNBits cannot be read; "" if it can, and for other nodes."""
+    if is_nbits(node):
+        try:
+            read_packed_weight(node)
+        except Inexpressible as reason:
+            return str(reason)
+    return ""
 
 
 def compute_sums_in_float32(node: ir.Node) -> bool:

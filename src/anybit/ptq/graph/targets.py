@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.names import get_label
@@ -18,7 +19,7 @@ from anybit.onnx.graph.op_traits import OpTrait, get_bias_index, has_trait, is_o
 from anybit.onnx.graph.walk import get_inner_graphs, iter_nodes
 from anybit.onnx.qdq.packed_weights import is_nbits
 from anybit.ptq.graph.branches import is_if, walk_reachable
-from anybit.ptq.graph.stored_weights import find_stored_inputs
+from anybit.ptq.graph.stored_weights import explain_unreadable, find_stored_inputs
 
 NodeInput: TypeAlias = tuple[ir.Node, int]
 """A node and the index of one of its inputs."""
@@ -233,13 +234,16 @@ def _make_target(node: ir.Node) -> TargetNode | None:
 
 def _make_stored_target(node: ir.Node) -> TargetNode | None:
     """Return a target whose weights are quantized already; None if nothing else is computed."""
+    if explain_unreadable(node):
+        return None
     stored = find_stored_inputs(node)
-    activations = (0,) if is_nbits(node) else tuple(i for i in (0, 1) if i not in stored)
-    if not activations or node.inputs[0] is None or node.inputs[0].dtype != ir.DataType.FLOAT:
+    computed = [index for index in (0,) * is_nbits(node) or (0, 1) if index not in stored]
+    values = [get_input(node, index) for index in computed]
+    if not all(value is not None and value.dtype == ir.DataType.FLOAT for value in values):
         return None
-    if is_constant(node.inputs[0]):
+    if not values or any(value is not None and is_constant(value) for value in values):
         return None
-    return TargetNode(node, activations, (), stored=stored)
+    return TargetNode(node, tuple(computed), (), stored=stored)
 
 
 def _make_weight_input(node: ir.Node, index: int, shape: tuple[int, ...]) -> WeightInput:
@@ -287,6 +291,8 @@ def _make_recurrent_target(node: ir.Node) -> TargetNode | None:
 
 def _explain_skip(node: ir.Node) -> str:
     """Return why a node with weights is not a target; "" for a node without weights."""
+    if is_nbits(node):
+        return explain_unreadable(node) or "its input is not known to be float32"
     if is_matmul_like(node):
         dtypes = _get_factor_dtypes(node) - {ir.DataType.FLOAT}
         if None in dtypes:
