@@ -180,6 +180,7 @@ def test_nbits_after_dynamic_quantizers(bits, zeropts, bias, k):
     (layer,) = compiled.report.layers
     if bits == 8 and zeropts:  # 9 bits less the zero-points
         assert layer.guarantee is None
+        assert layer.reason == "its weights less their zero-points do not fit 8 bits"
         check_nbits_stay(model, compiled)
         return
     assert layer.guarantee == "bounded"
@@ -271,6 +272,7 @@ def test_nbits_that_round_their_input_again_stay():
     model = make_dynamic_nbits(NBits(k=64, n=20), accuracy_level=4)
     compiled = anybit.compile(model)
     assert not compiled.report.programs
+    assert "accuracy_level 4 lets a runtime round" in compiled.report.layers[0].reason
     operators = [node.op_type for node in compiled.model.graph]
     assert "MatMulNBits" in operators
 

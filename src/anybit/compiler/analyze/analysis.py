@@ -13,6 +13,7 @@ from anybit.compiler.analyze.tensor_grids import choose_tensor_grids
 from anybit.compiler.analyze.unknown_shapes import RowShapes
 from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.prepare.codes.lifting import LiftedOperators
+from anybit.compiler.prepare.dynamic_nbits import explain_kept_nbits
 from anybit.compiler.reason import Reason
 from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.analysis import Analysis, analyze
@@ -109,12 +110,11 @@ def _collect_layers(
             layers[layer.output] = layer
         else:
             kept.append(CompiledLayer.in_float(layer, "it stands in a branch or a loop"))
-    integers = (describe_integer_layer(node, model) for node in iter_nodes(model.graph))
-    kept += [
-        replace(CompiledLayer.of(layer), reason=codes.explain(layer.output, layer.reason))
-        for layer in integers
-        if layer is not None
-    ]
+    for node in iter_nodes(model.graph):
+        integers = describe_integer_layer(node, model)
+        if integers is not None:
+            reason = explain_kept_nbits(node) or codes.explain(integers.output, integers.reason)
+            kept.append(replace(CompiledLayer.of(integers), reason=reason))
     kept += [
         CompiledLayer.in_float(describe_recurrent_layer(node, model, analysis), RECURRENT_REASON)
         for node in iter_nodes(model.graph)

@@ -19,6 +19,7 @@ from anybit.onnx.qdq.packed_weights import BIAS, A, PackedWeight, is_nbits, read
 from anybit.onnx.quantizers.grids import Inexpressible
 
 _FLOAT = ir.DataType.FLOAT
+_REASON = "anybit.nbits_reason"
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +52,19 @@ def lift_dynamic_nbits(model: ir.Model) -> tuple[LiftedProduct, ...]:
             continue
         try:
             packed = read_packed_weight(node)
-            if not packed.difference and packed.dtype == _FLOAT:
-                lifted.append(_replace(node, packed, editor))
-        except (Inexpressible, ValueError):  # it runs as it is
-            continue
+            if packed.difference or packed.dtype != _FLOAT:
+                raise Inexpressible(packed.difference)
+            lifted.append(_replace(node, packed, editor))
+        except (Inexpressible, ValueError) as reason:  # it runs as it is
+            node.meta[_REASON] = str(reason)
     if lifted:
         InferShapes()(model)
     return tuple(lifted)
+
+
+def explain_kept_nbits(node: ir.Node) -> str:
+    """Return why a MatMulNBits that reads dynamic codes stays; "" for other nodes."""
+    return str(node.meta.get(_REASON, ""))
 
 
 def restore_nbits(model: ir.Model, lifted: Iterable[LiftedProduct]) -> None:
