@@ -42,7 +42,6 @@ from anybit.compiler.prepare.name_sizes import name_sizes
 from anybit.compiler.prepare.pool_codes import pool_codes
 from anybit.compiler.prepare.repeat_scales import repeat_scales
 from anybit.compiler.prepare.shuffles import replace_shuffles
-from anybit.compiler.prepare.split_fused import split_fused
 from anybit.compiler.region_timing import measure_regions
 from anybit.compiler.report import Report
 from anybit.compiler.requantize.requantizer import CachingRequantizer
@@ -64,7 +63,7 @@ from anybit.onnx import Source
 from anybit.onnx.analysis.abstract_values import AbstractValue
 from anybit.onnx.analysis.ranges import Ranges, make_input_values
 from anybit.onnx.graph.shapes import has_dynamic_sizes
-from anybit.onnx.passes import DropIdentities
+from anybit.onnx.passes import DropIdentities, InferShapes, SplitDynamicProducts
 from anybit.onnx.preparation import make_runnable, prepare_for_analysis
 from anybit.onnx.process import relax_gc, silence_onnx_logs
 from anybit.quant_types.layer_info import Guarantee
@@ -185,7 +184,8 @@ def find_regions(
     lifted, codes = lift_dynamic_nbits(model), lift_code_operators(model)
     simplify_heads(model)
     replace_shuffles(model)
-    split_fused(model)
+    if SplitDynamicProducts()(model).modified:
+        InferShapes()(model)
     infer_channels(model)
     name_sizes(model)
     flatten_rows(model)

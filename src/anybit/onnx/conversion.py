@@ -33,6 +33,7 @@ from anybit.onnx.passes import (
     LiftOpset,
     Lower,
     Normalize,
+    SplitDynamicProducts,
     StandardLayout,
     ToNBits,
     ToQdq,
@@ -208,6 +209,8 @@ def _convert(
     work = _Work(source, options)
     if form is not Form.QONNX:
         work.lift_nbits()
+    if form in (Form.QONNX, Form.STANDARD, Form.PORTABLE):
+        work.split_dynamic_products()
     match form:
         case Form.QONNX:
             work.lift_native()
@@ -257,6 +260,11 @@ class _Work:
             self._lifted = lift_nbits(self._model, Editor(self._model), allow_approximate=allowed)
         self.steps.extend(self._lifted.steps)
         self._run(Normalize())
+
+    def split_dynamic_products(self) -> None:
+        """Replace products that ONNX Runtime fuses with a computed scale by standard operators."""
+        if self._run_pass(SplitDynamicProducts()).modified:
+            self._run(InferShapes())
 
     def lift_native(self) -> None:
         """Replace QuantizeLinear and similar operators by operators of this package."""

@@ -39,6 +39,7 @@ from anybit.onnx.passes.own_constants import OwnConstants
 from anybit.onnx.passes.remove_quantizers import RemoveQuantizers
 from anybit.onnx.passes.separate_names import SeparateNames
 from anybit.onnx.passes.simplify import Simplify
+from anybit.onnx.passes.split_dynamic_products import SplitDynamicProducts
 from anybit.onnx.passes.split_sequences import SplitSequences
 from anybit.onnx.passes.standard_layout import StandardLayout
 from anybit.onnx.passes.to_nbits import ToNBits
@@ -86,6 +87,7 @@ __all__ = [
     "RemoveQuantizers",
     "SeparateNames",
     "Simplify",
+    "SplitDynamicProducts",
     "SplitSequences",
     "StandardLayout",
     "ToNBits",

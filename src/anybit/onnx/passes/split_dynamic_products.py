@@ -9,30 +9,39 @@ from collections.abc import Sequence
 from functools import partial
 
 import onnx_ir as ir
+from onnx_ir.passes import InPlacePass
 
 from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.editor import Editor
+from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.op_traits import is_onnx_op
 from anybit.onnx.graph.require import require_graph
-from anybit.onnx.passes import InferShapes
+from anybit.onnx.report import ConversionReport, ConversionStep
 
 _DOMAIN = "com.microsoft"
 _FIRST_OPSET = 11
 """The first opset with DynamicQuantizeLinear."""
 _MATRIX = 2
+_ACTION = "MatMulInteger"
+_REASON = "the standard nodes that ONNX Runtime fuses to it, with the same bits"
 
 
-def split_fused(model: ir.Model) -> None:
-    """Split the nodes with constant matrices, in place."""
-    if model.graph.opset_imports.get("", 1) < _FIRST_OPSET:
-        return
-    editor = Editor(model)
-    nodes = [node for node in model.graph if node.domain == _DOMAIN and _is_split(node)]
-    for node in nodes:
-        _split(node, editor)
-    if nodes:
-        InferShapes()(model)
+class SplitDynamicProducts(InPlacePass):
+    """Replacement of DynamicQuantizeMatMul and MatMulIntegerToFloat by standard nodes.
+
+    Those of constant matrices become DynamicQuantizeLinear, MatMulInteger, Cast, Mul and Add, with
+    the same bits. Types are known.
+    """
+
+    def call(self, model: ir.Model) -> ConversionReport:
+        if model.graph.opset_imports.get("", 1) < _FIRST_OPSET:
+            return ConversionReport(model, False)
+        editor, steps = Editor(model), []
+        for node in [node for node in model.graph if node.domain == _DOMAIN and _is_split(node)]:
+            steps.append(ConversionStep(get_label(node), node.op_type, _ACTION, _REASON))
+            _split(node, editor)
+        return ConversionReport(model, bool(steps), tuple(steps))
 
 
 def _is_split(node: ir.Node) -> bool:
