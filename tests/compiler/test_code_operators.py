@@ -526,7 +526,7 @@ def test_sum_with_bias_beyond_24_bits_is_not_exact() -> None:
     """float32(sum) + bias rounds twice there, and the operator once."""
     network = Network(17)
     x = network.input(1, 2, 64, 64, zeropt=0)
-    weights = np.array([[[[127]], [[127]]]] * 2, np.int8)
+    weights = np.array([[[[63]], [[63]]]] * 2, np.int8)
     codes, one = network.constant(weights), network.constant(np.float32(1e-6))
     name = "QLinearConv_0"
     parameters = network.add_parameters(name, 1e-1, 0)

@@ -64,7 +64,7 @@ def verify(
     network.label = str(model)
     codes = compiled.codes
     with show_percentage("Verifying") as advance:
-        arrays = compiled.saved(output).run(feeds)
+        arrays = compiled.rename_codes(compiled.saved(output).run(feeds))
         difference = _compare(network, arrays, feeds, output, advance)
         merged = _find_merged_shapes(difference, codes)
         if merged:

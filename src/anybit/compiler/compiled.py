@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import NoReturn
 
 import numpy as np
@@ -13,6 +14,7 @@ import onnx_ir as ir
 from anybit.compiler.backends.c.source import CSource
 from anybit.compiler.c_source import explain_float_nodes, make_source, write_source
 from anybit.compiler.encode import Region
+from anybit.compiler.prepare.codes.emitter import FileCodes
 from anybit.compiler.report import Report
 from anybit.compiler.rewrite.regions import expose_tensors
 from anybit.errors import ModelError
@@ -42,12 +44,13 @@ class CompiledModel(Model):
         report: Report,
         regions: Mapping[str, Region],
         source_sha256: str = "",
+        integers: Mapping[str, FileCodes] = MappingProxyType({}),
     ) -> None:
         super().__init__(engine)
         self.model = model
         self.report = report
         self.source_sha256 = source_sha256
-        self._regions = regions
+        self._regions, self._integers = regions, integers
         if isinstance(engine, NetworkEngine) and engine.has_one_input_and_output:
             # Small networks take less time than a frame of Python does.
             ordinary = engine.network.named(self.outputs[0].name, Model(engine).run)
@@ -61,7 +64,8 @@ class CompiledModel(Model):
     @property
     def codes(self) -> frozenset[str]:
         """The names of the tensors that its regions hold as codes."""
-        return frozenset().union(*(region.codes for region in self._regions.values()))
+        names = frozenset().union(*(region.codes for region in self._regions.values()))
+        return frozenset(self._get_file_name(name) for name in names)
 
     @property
     def session_model(self) -> ir.Model | None:
@@ -120,6 +124,18 @@ class CompiledModel(Model):
         )
         write_source(source, Path(folder))
         return source
+
+    def rename_codes(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the outputs of a `saved` model, with codes as operators of the file have them."""
+        return {
+            self._get_file_name(name): self._integers[name].encode(array)
+            if name in self._integers
+            else array
+            for name, array in arrays.items()
+        }
+
+    def _get_file_name(self, name: str) -> str:
+        return self._integers[name].name if name in self._integers else name
 
     def saved(self, path: str | os.PathLike[str]) -> Model:
         """Load the model that `save` wrote, with all tensors of codes as further outputs.

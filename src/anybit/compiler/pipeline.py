@@ -233,7 +233,7 @@ def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: boo
     store_integer_weights(model, weights)
     RemoveUnusedOpsetsPass()(model)
     engine = RuntimeEngine(model, where) if network is None else network
-    return CompiledModel(engine, model, report, regions)
+    return CompiledModel(engine, model, report, regions, integers=parts.codes.integers)
 
 
 def _list_bounded(regions: Iterable[Region]) -> set[str]:

@@ -40,6 +40,18 @@ class CodeScaling:
 
 
 @dataclass(frozen=True)
+class FileCodes:
+    """A tensor of codes of the file: its name and its zero-point."""
+
+    name: str
+    zeropt: Array
+
+    def encode(self, integers: Array) -> Array:
+        """Return the codes of float32 integers, code - zero-point."""
+        return (integers + self.zeropt.astype(np.float32)).astype(self.zeropt.dtype)
+
+
+@dataclass(frozen=True)
 class CodeRead:
     """An input of codes of an operator, and where the float nodes read it.
 
@@ -78,16 +90,24 @@ class FloatCopies:
     def __init__(self, model: ir.Model) -> None:
         self.editor = Editor(model)
         self._floats: dict[object, ir.Value] = {}
+        self._integers: dict[ir.Value, FileCodes] = {}
 
     def record(self, codes: ir.Value, scaling: CodeScaling, floats: ir.Value) -> None:
         """Record the floats of codes."""
         self._floats[codes, scaling.key()] = floats
+        if scaling.scale == 1:
+            self._integers[floats] = FileCodes(str(codes.name), scaling.zeropt)
+
+    def list_integers(self) -> dict[str, FileCodes]:
+        """Return the codes with a scale of 1 by the names of their floats."""
+        return {str(floats.name): codes for floats, codes in self._integers.items()}
 
     def read(self, codes: ir.Value, scaling: CodeScaling, before: ir.Node) -> ir.Value:
         """Return the floats of codes; they are inserted before a node if there are none."""
         key = codes, scaling.key()
         if key not in self._floats:
-            self._floats[key] = self.convert("DequantizeLinear", codes, scaling, before)
+            floats = self.convert("DequantizeLinear", codes, scaling, before)
+            self.record(codes, scaling, floats)
         return self._floats[key]
 
     def convert(

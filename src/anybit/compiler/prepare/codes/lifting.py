@@ -20,6 +20,7 @@ from anybit.compiler.prepare.codes.emitter import (
     CodeScaling,
     Emitted,
     Emitter,
+    FileCodes,
     FloatCopies,
 )
 from anybit.compiler.prepare.codes.moves import emit_move, find_zeropts, get_moved
@@ -95,11 +96,13 @@ class LiftedOperators:
         operators: Those with float nodes in their place.
         kept: Why others stay, by the names of their outputs.
         borders: The nodes that return codes to other nodes or the user.
+        integers: Tensors of codes of the file by the names of their floats, code - zero-point.
     """
 
     operators: tuple[LiftedOperator, ...] = ()
     kept: Mapping[str, str] = field(default_factory=dict)
     borders: tuple[Border, ...] = ()
+    integers: Mapping[str, FileCodes] = field(default_factory=dict)
 
     def find_by_output(self) -> dict[str, LiftedOperator]:
         """Return the operators by the names of the sums, or of other first float results."""
@@ -144,12 +147,13 @@ def lift_code_operators(model: ir.Model) -> LiftedOperators:
             continue
         lifted.append(_replace(emitter, emitted, copies))
     borders: tuple[Border, ...] = ()
+    integers = copies.list_integers()
     if lifted:
         RemoveUnusedNodesPass()(model)
         borders = tuple(filter(None, (_add_border(at, copies) for at in lifted)))
         model.graph.sort()
         InferShapes()(model)
-    return LiftedOperators(tuple(lifted), kept, borders)
+    return LiftedOperators(tuple(lifted), kept, borders, integers)
 
 
 def _add_border(at: LiftedOperator, copies: FloatCopies) -> Border | None:
