@@ -3,6 +3,7 @@
 
 import platform
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -537,3 +538,23 @@ def test_sum_with_bias_beyond_24_bits_is_not_exact() -> None:
     (layer,) = compiled.report.layers
     assert layer.guarantee is not Guarantee.EXACT
     assert "exceed 2^24" in layer.reason
+
+
+@needs_fused_operations
+def test_saved_model_exposes_the_codes_of_operators(tmp_path: Path) -> None:
+    network = Network(19)
+    x = network.conv(network.input("n", 3, 8, 8), (4, 3, 3, 3), pads=[1] * 4)
+    y = network.binary("QLinearAdd", network.conv(x, (4, 4, 3, 3), pads=[1] * 4), x)
+    y = network.conv(network.move("MaxPool", y, kernel_shape=[2, 2]), (5, 4, 3, 3))
+    model, path = network.model(y, floats=True), tmp_path / "compiled.onnx"
+    compiled, feeds = anybit.compile(model), make_feeds(model, 0)
+    compiled.save(path)
+    arrays = compiled.rename_codes(compiled.saved(path).run(feeds))
+    inner = [node.output[0] for node in model.graph.node[:-1]]
+    assert set(inner) <= compiled.codes | {inner[-1]}
+    names = [name for name in inner if name in arrays]
+    assert len(names) >= len(inner) - 1
+    dtype = helper.np_dtype_to_tensor_dtype(network.dtype)
+    model.graph.output.extend(helper.make_tensor_value_info(name, dtype, None) for name in names)
+    for name, expected in zip(names, run_plain(model, feeds)[1:], strict=True):
+        np.testing.assert_array_equal(arrays[name], expected)

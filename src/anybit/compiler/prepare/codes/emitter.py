@@ -258,6 +258,11 @@ class Emitter:
         """Return an input of codes as floats: code - zero-point."""
         return self.read_floats(place, CodeScaling(ONE, zeropt))
 
+    def scale_integers(self, place: int, scaling: CodeScaling) -> ir.Value:
+        """Return the same floats as `read_floats`, from the integers that other operators read."""
+        integers = self.read_integers(place, scaling.zeropt)
+        return self.insert("Mul", [integers, self.add_constant("scale", scaling.scale)])
+
     def insert(
         self,
         kind: str,

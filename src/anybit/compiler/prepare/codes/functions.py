@@ -119,7 +119,8 @@ def emit_function(emitter: Emitter) -> Emitted:
 
 def _emit_float_function(emitter: Emitter, kind: str, attributes: list[ir.Attr]) -> Emitted:
     x, y = emitter.read_scaling(1, 2, "input"), emitter.read_scaling(3, 4, "output")
-    result = emitter.insert(kind, [emitter.read_floats(0, x)], attributes)
+    floats = emitter.read_floats(0, x) if kind == "AveragePool" else emitter.scale_integers(0, x)
+    result = emitter.insert(kind, [floats], attributes)
     return Emitted(emitter.quantize(result, y), y)
 
 
@@ -132,7 +133,7 @@ def emit_concat(emitter: Emitter) -> Emitted:
         if x.key() == y.key():
             tensors.append(emitter.read_integers(place, y.zeropt))
             continue
-        floats = emitter.read_floats(place, x)
+        floats = emitter.scale_integers(place, x)
         tensors.append(emitter.dequantize(emitter.quantize(floats, y), scaling))
     axis = [ir.AttrInt64("axis", get_attribute(emitter.node, "axis", 0))]
     return Emitted(emitter.quantize(emitter.insert("Concat", tensors, axis), scaling), scaling)
