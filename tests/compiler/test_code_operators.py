@@ -472,15 +472,15 @@ def list_reasons(model: onnx.ModelProto) -> list[str]:
 def test_operator_without_integer_kernel_stays_between_regions() -> None:
     network = Network(13)
     y = network.conv(network.input(1, 4, 8, 8), (6, 4, 3, 3))
-    codes = network.constant(network.random.integers(0, 256, (5, 6, 3, 3)).astype(np.uint8))
-    more = [network.constant(network.scale()), network.constant(np.uint8(60))]
+    codes = network.constant(np.full((5, 6, 3, 3), 255, np.uint8))
+    more = [network.constant(network.scale()), network.constant(np.uint8(0))]
     name = f"QLinearConv_{len(network.nodes)}"
     y = network.node(
         "QLinearConv", [*network.triple(y), codes, *more, *network.add_parameters(name)]
     )
     y = network.move("MaxPool", y, kernel_shape=[2, 2])
     (reason,) = list_reasons(network.model(network.conv(y, (3, 5, 3, 3))))
-    assert reason.endswith("go from -60 to 195: quantize weights symmetrically")
+    assert reason.endswith("zero-points reach 255: quantize weights symmetrically")
 
 
 def test_operators_after_softmax_are_compiled() -> None:
@@ -558,3 +558,35 @@ def test_saved_model_exposes_the_codes_of_operators(tmp_path: Path) -> None:
     model.graph.output.extend(helper.make_tensor_value_info(name, dtype, None) for name in names)
     for name, expected in zip(names, run_plain(model, feeds)[1:], strict=True):
         np.testing.assert_array_equal(arrays[name], expected)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("zeropt", [90, 200])
+def test_weights_of_9_bits_are_compiled(groups: int, zeropt: int) -> None:
+    """Weights less their zero-points: input channels with such weights are read twice."""
+    network = Network(20 + groups)
+    x = network.conv(network.input("n", 3, 8, 8), (4, 3, 3, 3))
+    codes = network.random.integers(70, 230, (8, 4 // groups, 3, 3)).astype(np.uint8)
+    codes[:, 0, 1, 1] = (0, 250) * 4
+    weights = [network.constant(codes), network.constant(network.scale(0.002, 0.01, 8))]
+    weights.append(network.constant(np.full(8, zeropt, np.uint8)))
+    y = f"QLinearConv_{len(network.nodes)}"
+    inputs = [*network.triple(x), *weights, *network.add_parameters(y)]
+    network.node("QLinearConv", inputs, group=groups)
+    layer = compare(network.model(y)).report.layers[-1].layer
+    assert layer.macs == 8 * (4 // groups) * 9 * 16
+    assert layer.parameters == codes.size
+
+
+@pytest.mark.parametrize("kind", ["QLinearMatMul", "QGemm"])
+def test_matrix_of_9_bits_is_compiled(kind: str) -> None:
+    network = Network(25)
+    x = network.input("n", 24)
+    codes = network.constant(network.random.integers(0, 255, (24, 10)).astype(np.uint8))
+    weights = [codes, network.constant(network.scale()), network.constant(np.uint8(100))]
+    y = f"{kind}_{len(network.nodes)}"
+    bias = [""] if kind == "QGemm" else []
+    inputs = [*network.triple(x), *weights, *bias, *network.add_parameters(y)]
+    network.node(kind, inputs, RUNTIME if kind == "QGemm" else "")
+    layer = compare(network.model(y)).report.layers[0].layer
+    assert (layer.macs, layer.parameters) == (240, 240)

@@ -72,7 +72,11 @@ def _name_operator(layer: CompiledLayer, lifted: Mapping[str, LiftedOperator]) -
     own = lifted.get(layer.output)
     if own is None:
         return layer
-    return replace(layer, layer=replace(layer.layer, operator=own.node.op_type))
+    info = replace(layer.layer, operator=own.node.op_type)
+    if own.weights and info.parameters and info.macs is not None:
+        macs = info.macs * own.weights // info.parameters
+        info = replace(info, macs=macs, parameters=own.weights)
+    return replace(layer, layer=info)
 
 
 def _keep_integers(lifted: Collection[str], layer: CompiledLayer) -> CompiledLayer:

@@ -6,7 +6,7 @@ nodes in place of an operator repeat the operations of ONNX Runtime's kernel; a 
 returns the codes. Operators that no region computes are put back.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -30,9 +30,10 @@ from anybit.errors import ModelError
 from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.names import SOURCE_NAME_KEY
-from anybit.onnx.graph.op_traits import is_onnx_op
+from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_onnx_op
 from anybit.onnx.graph.require import require_graph, require_input, require_producer
 from anybit.onnx.passes import InferShapes
+from anybit.onnx.qdq.integer_layers import iter_code_weights
 from anybit.onnx.qdq.qlinear import is_integer_operator
 from anybit.onnx.quantizers.nodes import is_dequantize
 
@@ -69,6 +70,7 @@ class LiftedOperator:
         scaling: Scale and zero-point of the QuantizeLinear at its end; None if it returns floats.
         error: Bound on the rounding of its float32 sums, per output channel; None if these have
             the operator's codes.
+        weights: The number of its weights; float nodes may have more.
     """
 
     node: ir.Node
@@ -78,6 +80,16 @@ class LiftedOperator:
     chain: tuple[ir.Node, ...]
     scaling: CodeScaling | None
     error: Array | None
+    weights: int
+
+    @property
+    def core(self) -> ir.Node:
+        """The node that computes the sums of a product; the first one of other operators."""
+        return _find_core(self.chain)
+
+
+def _find_core(chain: Sequence[ir.Node]) -> ir.Node:
+    return next((node for node in chain if has_trait(node, OpTrait.MATMUL)), chain[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +118,7 @@ class LiftedOperators:
 
     def find_by_output(self) -> dict[str, LiftedOperator]:
         """Return the operators by the names of the sums, or of other first float results."""
-        return {str(at.chain[0].outputs[0].name): at for at in self.operators}
+        return {str(at.core.outputs[0].name): at for at in self.operators}
 
     def explain(self, output: str, reason: str) -> str:
         """Return the reason why an operator stays as it is, after another reason."""
@@ -194,9 +206,10 @@ def _find_emitter(
 def _replace(emitter: Emitter, emitted: Emitted, copies: FloatCopies) -> LiftedOperator:
     node, result = emitter.node, emitted.result
     inputs, name = RemovedInputs.of(node), emitter.name
-    first = emitter.chain[0]
+    weights = sum(elements for _, elements in iter_code_weights(node))
+    core = _find_core(emitter.chain)
     if is_integer_operator(node):
-        first.outputs[0].metadata_props[SOURCE_NAME_KEY] = name
+        core.outputs[0].metadata_props[SOURCE_NAME_KEY] = name
     moves = bool(get_moved(node)) or node.op_type == "QLinearConcat"
     if emitted.scaling is None and node.op_type != "QGemm":
         for cast, _ in node.outputs[0].uses():
@@ -206,7 +219,7 @@ def _replace(emitter: Emitter, emitted: Emitted, copies: FloatCopies) -> LiftedO
         copies.editor.replace(node, result)
     if moves and emitted.scaling is not None:  # its floats are codes less the zero-point
         copies.record(result, emitted.scaling, emitter.chain[-2].outputs[0])
-    first.name = node.name or first.name
+    core.name = node.name or core.name
     return LiftedOperator(
         node,
         inputs,
@@ -215,6 +228,7 @@ def _replace(emitter: Emitter, emitted: Emitted, copies: FloatCopies) -> LiftedO
         tuple(emitter.chain),
         emitted.scaling,
         emitted.error,
+        weights,
     )
 
 

@@ -12,16 +12,16 @@ import onnx_ir as ir
 
 from anybit.compiler.prepare.codes.emitter import (
     CHANNELS_LAST,
-    CODES,
     ONE,
     CodeScaling,
     Emitted,
     Emitter,
 )
+from anybit.compiler.prepare.codes.weights import read_weights
 from anybit.compiler.reason import Unsupported
 from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.attributes import get_attribute
-from anybit.onnx.graph.constants import Array, is_constant
+from anybit.onnx.graph.constants import Array
 from anybit.onnx.graph.op_traits import is_onnx_op
 
 _EXACT = 2**24
@@ -29,7 +29,7 @@ _EXACT = 2**24
 _LARGEST_SUM = 2**31 - 1
 _SATURATED = 2**9
 """A larger result is the largest code, whatever the zero-point."""
-_MATRIX, _LEAST_CONV_RANK = 2, 3
+_MATRIX = 2
 
 
 def emit_qlinear_conv(emitter: Emitter) -> Emitted:
@@ -63,10 +63,13 @@ def emit_integer_product(emitter: Emitter) -> Emitted:
     if node.outputs[0].is_graph_output() or len(casts) != len(readers):
         raise Unsupported("other nodes than a Cast to float32 read its sums")
     x = emitter.read_integers(0, emitter.read_zeropt(2, "input", codes=0))
-    weights, w = _read_weights(emitter, kind, 1, emitter.read_zeropts(3, "weights", codes=1))
-    if weights is None:
+    attributes = list(node.attributes.values())
+    zeropts = emitter.read_zeropts(3, "weights", codes=1)
+    weights = read_weights(emitter, kind, 1, zeropts, attributes)
+    if weights.rows is None:
         raise Unsupported("its weights are computed: quantize with static ones")
-    return Emitted(emitter.insert(kind, [x, w], list(node.attributes.values())), None)
+    inputs = [weights.repeat_channels(emitter, x), weights.floats]
+    return Emitted(emitter.insert(kind, inputs, attributes), None)
 
 
 def _emit_qlinear(
@@ -86,28 +89,25 @@ def _emit_qlinear(
         attributes: Those of the sums.
     """
     x_scaling = emitter.read_scaling(1, 2, "input")
-    w_scale, w_zeropt = (
-        emitter.read_scale(4, "scale of the weights"),
-        emitter.read_zeropts(5, "weights"),
-    )
-    factor = x_scaling.scale * w_scale
+    factor = x_scaling.scale * emitter.read_scale(4, "scale of the weights")
     scaling = None
     if get_input(emitter.node, y) is not None:
         y_scaling = emitter.read_scaling(y, y + 1, "output")
         factor, scaling = factor / y_scaling.scale, CodeScaling(ONE, y_scaling.zeropt)
-    weights, w = _read_weights(emitter, kind, 3, w_zeropt, attributes)
-    channels = 1 if weights is None else len(weights)
+    weights = read_weights(emitter, kind, 3, emitter.read_zeropts(5, "weights"), attributes)
+    channels = 1 if weights.rows is None else len(weights.rows)
     if factor.size not in (1, channels):
         raise Unsupported(f"the weights have {channels} output channels and {factor.size} scales")
-    inputs, error = [emitter.read_integers(0, x_scaling.zeropt), w], None
+    x = weights.repeat_channels(emitter, emitter.read_integers(0, x_scaling.zeropt))
+    inputs, error = [x, weights.floats], None
     addend = None if bias is None else _read_bias(emitter, bias, channels)
-    if addend is not None and weights is not None:
+    if addend is not None and weights.rows is not None:
         inputs.append(emitter.add_constant("bias", addend.astype(np.float32)))
-        error = _bound_error(weights, x_scaling.zeropt, addend, None if scaling is None else factor)
+        own = None if scaling is None else factor
+        error = _bound_error(weights.rows, x_scaling.zeropt, addend, own)
     sums = emitter.insert(kind, inputs, attributes)
-    result = emitter.insert(
-        "Mul", [sums, emitter.add_constant("factor", _lay_out(factor, kind, w))]
-    )
+    multiplier = emitter.add_constant("factor", _lay_out(factor, kind, weights.floats))
+    result = emitter.insert("Mul", [sums, multiplier])
     return Emitted(result if scaling is None else emitter.quantize(result, scaling), scaling, error)
 
 
@@ -117,41 +117,6 @@ def _lay_out(factor: Array, kind: str, weights: ir.Value) -> Array:
         return factor.reshape(())
     ones = len(weights.shape or ()) - _MATRIX if kind == "Conv" else 0
     return factor.reshape(-1, *[1] * ones)
-
-
-def _read_weights(
-    emitter: Emitter, kind: str, place: int, zeropts: Array, attributes: Sequence[ir.Attr] = ()
-) -> tuple[Array | None, ir.Value]:
-    """Return constant weights, output channel x inputs, and the floats of weights.
-
-    Raises:
-        Unsupported: They are not integers of 8 bits, or computed and not the factor of a MatMul.
-    """
-    if not is_constant(emitter.get_value(place, "weights")):
-        if kind != "MatMul" or zeropts.size != 1:
-            raise Unsupported("its weights are computed: quantize with static ones")
-        return None, emitter.read_integers(place, zeropts.reshape(()))
-    codes = emitter.read_constant(place, "weights")
-    if codes.dtype not in CODES or zeropts.dtype != codes.dtype:
-        raise Unsupported(f"its weights are {codes.dtype}: quantize them to 8 bits")
-    if codes.ndim < (_LEAST_CONV_RANK if kind == "Conv" else _MATRIX) or not codes.size:
-        raise Unsupported(f"its weights have the shape {list(codes.shape)}")
-    transposed = any(a.name == "transB" and a.as_int() for a in attributes)
-    axis = 0 if kind == "Conv" or transposed else codes.ndim - 1
-    if zeropts.size not in (1, codes.shape[axis]):
-        raise Unsupported("its weights do not have one zero-point, or one per output channel")
-    shape = [1] * codes.ndim
-    shape[axis] = zeropts.size
-    integers = codes.astype(np.int32) - zeropts.astype(np.int32).reshape(shape)
-    limits = np.iinfo(np.int8)
-    if integers.min() < limits.min or integers.max() > limits.max:
-        raise Unsupported(
-            f"its weights less their zero-points go from {integers.min()} to {integers.max()}: "
-            "quantize weights symmetrically"
-        )
-    small = integers.astype(np.int8)
-    rows = np.moveaxis(small, axis, 0).reshape(codes.shape[axis], -1)
-    return rows, emitter.dequantize_weights(small)
 
 
 def _read_bias(emitter: Emitter, place: int, channels: int) -> Array | None:
