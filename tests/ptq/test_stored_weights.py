@@ -98,10 +98,12 @@ def make_mixed() -> onnx.ModelProto:
 
 def test_stored_weights_leave_float_weights_alone_by_default() -> None:
     proto = make_mixed()
-    result = anybit.quantize(proto, activations=DYNAMIC)
-    assert [layer.operator for layer in result.layers] == ["MatMulNBits"]
+    for weights in (None, "float"):
+        result = anybit.quantize(proto, weights=weights, activations=DYNAMIC)
+        assert [layer.operator for layer in result.layers] == ["MatMulNBits"]
     assert result.skipped == {"head": "its weights are float; weights='int8' quantizes them, too"}
     result = anybit.quantize(proto, X, weights="int8", activations=DYNAMIC)
+    assert [layer.macs for layer in result.layers] == [64 * 16, 16 * 8]
     assert [layer.weights for layer in result.layers] == ["4 bits, kept", "int8"]
     assert result.verdict is not None
     assert result.verdict.passed

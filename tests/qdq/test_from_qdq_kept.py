@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from small_models import kinds
 
 import anybit
 from anybit.errors import ModelError
+from anybit.onnx.qdq.qlinear import explain_kept
 
 KEPT = [
     ("two scales", [plain("QuantizeLinear", "x s z", "q"), plain("DequantizeLinear", "q t z")]),
@@ -234,3 +236,12 @@ def test_from_qdq_reason_of_integer_operators(name: str) -> None:
     assert {step.action for step in converted.steps} <= {"kept", "MatMulInteger"}
     for step, words in zip(converted.steps, reasons, strict=True):
         assert words in step.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "is_compiled"), [("DynamicQuantizeMatMul", True), ("DynamicQuantizeLSTM", False)]
+)
+def test_from_qdq_reason_names_the_compiler_where_it_helps(name: str, is_compiled: bool) -> None:
+    reason = explain_kept(ir.Node("com.microsoft", name, [ir.Value(name="x")]))
+    assert "run time" in reason
+    assert ("anybit compile" in reason) == is_compiled

@@ -34,7 +34,7 @@ from anybit.ptq.mixed_precision.budget_search import (
     search_mixed_precision,
 )
 from anybit.ptq.options import QuantizeOptions, parse_options
-from anybit.ptq.plan import QuantPlan, assign_specs, check_plan
+from anybit.ptq.plan import FLOAT, QuantPlan, assign_specs, check_plan
 from anybit.ptq.result import QuantizationResult
 from anybit.ptq.result_builder import ResultBuilder
 from anybit.ptq.search.candidates import CandidateBuilder, quantize_without_data
@@ -162,8 +162,9 @@ def quantize(
     )
     model, remarks = prepare(source, name)
     is_stored = has_stored_weights(model)
+    requested = None if weights == FLOAT else weights
     if is_stored:
-        options = adapt_options(options, name, weights=weights, scales=scales)
+        options = adapt_options(options, name, weights=requested, scales=scales)
     origin = describe_origin(source) if isinstance(source, str | os.PathLike) else {}
     if options.specs.has_dynamic_integers or options.dynamic is not None:
         apply_passes(model, source, LiftOpset(DYNAMIC_GRID_OPSET), InferShapes())
@@ -174,7 +175,7 @@ def quantize(
         plan = adapt_plan(plan, target)
     check_plan(plan, name, integer_only=integer_only, has_data=has_data)
     if is_stored:
-        remarks += keep_stored_weights(plan, name, weights=weights)
+        remarks += keep_stored_weights(plan, name, weights=requested)
     else:
         remarks += describe_random_tokens(model, name, data)
     results = ResultBuilder(model, options, origin, remarks)

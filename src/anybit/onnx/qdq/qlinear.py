@@ -21,9 +21,10 @@ from anybit.onnx.report import ConversionStep
 KEPT_REASON = "it computes with codes, and there is no exact form of it with quantizers"
 _DYNAMIC_REASON = (
     "its scale is computed at run time, so products of floats round where its sums of codes do "
-    "not; `anybit compile` takes it as it is, and `anybit quantize` of the float model with "
-    "--activations 'uint8 dynamic per-tensor' writes quantizers"
+    "not; {}`anybit quantize` of the float model with --activations 'uint8 dynamic per-tensor' "
+    "writes quantizers"
 )
+_COMPILED = "`anybit compile` takes it as it is, and "
 
 _FLOAT = ir.DataType.FLOAT
 _INTEGER_OPERATORS = {"ConvInteger", "MatMulInteger", "DynamicQuantizeLinear"}
@@ -73,7 +74,10 @@ def explain_kept(node: ir.Node) -> str:
         if source is not None and not has_trait(source, OpTrait.DATA_MOVEMENT):
             break
     is_dynamic = source is not None and source.op_type.startswith("DynamicQuantize")
-    return _DYNAMIC_REASON if is_dynamic else KEPT_REASON
+    if not is_dynamic:
+        return KEPT_REASON
+    is_recurrent = node.op_type == "DynamicQuantizeLSTM"
+    return _DYNAMIC_REASON.format("" if is_recurrent else _COMPILED)
 
 
 def split_operators(

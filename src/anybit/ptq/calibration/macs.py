@@ -10,8 +10,10 @@ from anybit.data.readers import Sample
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.macs import count_macs
 from anybit.onnx.graph.op_traits import is_onnx_op
+from anybit.onnx.qdq.packed_weights import is_nbits
 from anybit.ptq.calibration.taps import make_tap_spec
 from anybit.ptq.graph.branches import expose_branch_tensors
+from anybit.ptq.graph.stored_weights import describe_stored_weight
 from anybit.ptq.graph.targets import TargetNode
 
 
@@ -53,7 +55,10 @@ def _count_macs_of_layer(layer: TargetNode, shapes: dict[str, tuple[int, ...]]) 
         return 0
     for index, array in arrays.items():
         inputs[index] = array.shape
-    if is_onnx_op(node, "Conv", "ConvTranspose", "Gemm", "MatMul"):
+    for index in layer.stored:
+        weight = describe_stored_weight(node, index)
+        inputs[index] = None if weight is None else weight.shape
+    if is_nbits(node) or is_onnx_op(node, "Conv", "ConvTranspose", "Gemm", "MatMul"):
         return count_macs(node, inputs[0], inputs[1], y) or 0
     if is_onnx_op(node, "GRU", "LSTM", "RNN") and inputs[0] is not None:
         return math.prod(inputs[0][:2]) * sum(array.size for array in arrays.values())
