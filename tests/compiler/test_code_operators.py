@@ -492,6 +492,21 @@ def test_operators_after_softmax_are_compiled() -> None:
     compare(network.model(network.conv(y, (3, 6, 3, 3))), regions=2)
 
 
+def test_file_without_regions_keeps_its_operators() -> None:
+    network = Network(26)
+    x = network.input(1, 3, "height", "width")
+    y = network.conv(x, (2, 3, 3, 3), pads=[1] * 4)
+    result = f"QLinearConcat_{len(network.nodes)}"
+    inputs = [*network.add_parameters(result), *network.triple(x), *network.triple(y)]
+    y = network.unary("QLinearLeakyRelu", network.node("QLinearConcat", inputs, RUNTIME, axis=1))
+    model = network.model(network.conv(y, (3, 5, 3, 3)), floats=True)
+    compiled, feeds = anybit.compile(model), {x: np.arange(192, dtype=np.uint8).reshape(1, 3, 8, 8)}
+    (actual,), (expected,) = compiled.run(feeds).values(), run_plain(model, feeds)
+    np.testing.assert_array_equal(actual, expected)
+    operators = [node.op_type for node in model.graph.node]
+    assert [node.op_type for node in compiled.model.graph] == operators
+
+
 def test_operators_of_unknown_sizes_stay() -> None:
     network = Network(15)
     y = network.conv(network.input(1, 4, "height", "width"), (6, 4, 3, 3))

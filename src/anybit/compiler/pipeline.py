@@ -121,6 +121,7 @@ def compile(
             parts.analyzed.model, parts.regions, parts.pairs, parts.codes, quantized
         )
         parts = parts.without(left)
+    parts = _keep_operators(parts, quantized, weakest)
     compiled = _rewrite(parts, quantized, where, integer_only=integer_only)
     compiled.source_sha256 = _hash_file(source)
     if missing and not (parts.regions or parts.left):
@@ -171,6 +172,8 @@ def find_regions(
     guarantee: Guarantee,
     ranges: Mapping[str, AbstractValue] | None = None,
     progress: Callable[[float], None] | None = None,
+    *,
+    lift: bool = True,
 ) -> Regions:
     """Return the integer regions of a normalized model, which is changed: constants are folded.
 
@@ -179,9 +182,11 @@ def find_regions(
         guarantee: The weakest guarantee of layers in regions.
         ranges: Values of inputs without quantizers, by name.
         progress: Called with the share that is done, from 0 to 1.
+        lift: Whether operators on codes become float nodes.
     """
     DropIdentities()(model)
-    lifted, codes = lift_dynamic_nbits(model), lift_code_operators(model)
+    lifted = lift_dynamic_nbits(model)
+    codes = lift_code_operators(model) if lift else LiftedOperators()
     simplify_heads(model)
     replace_shuffles(model)
     if SplitDynamicProducts()(model).modified:
@@ -207,6 +212,14 @@ def find_regions(
         pairs = {str(pair.node.outputs[0].name): pair for pair in find_dynamic_pairs(model)}
     layers = collect_layers(analyzed, result, regions, pairs=pairs, codes=codes)
     return Regions(analyzed, regions, layers, result, pairs=pairs, lifted=lifted, codes=codes)
+
+
+def _keep_operators(parts: Regions, quantized: Source, guarantee: Guarantee) -> Regions:
+    """Return the operators on codes of the file as they are if no region has any of them."""
+    if parts.regions or parts.pairs or not parts.codes.operators:
+        return parts
+    plain = find_regions(prepare_for_analysis(quantized), guarantee, lift=False)
+    return parts if plain.regions else replace(plain, layers=parts.layers, left=parts.left)
 
 
 def _rewrite(parts: Regions, quantized: Source, where: str, *, integer_only: bool) -> CompiledModel:
