@@ -8,6 +8,7 @@ namespace {
 
 using anybit::lowbit::EpilogueStep;
 using anybit::lowbit::most_block_pixels;
+using anybit::lowbit::most_step_arrays;
 using anybit::lowbit::Operation;
 
 // Panels per step: dispatching a step takes longer than computing it for one panel.
@@ -103,16 +104,13 @@ template <class Values, class Operand>
   }
 }
 
-// Reads the operands of the first channels of a panel; those of the others are 0.
+// Reads the operands of a panel; of the first `count` channels where the level masks loads.
 [[gnu::always_inline]] inline Reals read_first(const float* at, int count) {
 #if defined(__AVX512F__)
   return {FloatRegister(_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), at))};
 #else
-  if (count == lane_count) return read<Reals>(at);
-  // Masked loads of AVX2 may fault on processors of AMD where the elements left out are in no page.
-  float lanes[lane_count] = {};
-  copy_few<float>(lanes, at, count);
-  return read<Reals>(lanes);
+  static_cast<void>(count);
+  return read<Reals>(at);
 #endif
 }
 
@@ -172,26 +170,42 @@ template <bool keeps, Settling settling, class Store>
     }
 }
 
+// Pixel and first channel of a panel, where few pixels have `panels` of them each.
+struct FewPanels {
+  static constexpr int most = 32;
+  std::uint8_t pixels[chunk_channels / lane_count + 1][most] = {};
+  std::uint8_t lanes[chunk_channels / lane_count + 1][most] = {};
+  constexpr FewPanels() {
+    for (int panels = 1; panels <= chunk_channels / lane_count; ++panels)
+      for (int i = 0; i < most; ++i) {
+        pixels[panels][i] = static_cast<std::uint8_t>(i / panels);
+        lanes[panels][i] = static_cast<std::uint8_t>(i % panels * lane_count);
+      }
+  }
+};
+constexpr FewPanels few_panels;
+
 // The same of few pixels: several panels of each.
 template <bool keeps, Settling settling, class Store>
 [[gnu::always_inline]] inline void each_of_few(const EpilogueBlock& block, Store&& store) {
   constexpr int together = Stepped<keeps>::panels;
+  static_assert((together - 1) * (chunk_channels / lane_count) <= FewPanels::most);
   const EpilogueBlock at = block;
   const int panels = (at.channels + lane_count - 1) / lane_count, all = at.count * panels;
-  int pixel = 0, panel = 0;
   for (int first = 0; first < all; first += together) {
-    int pixels[together], lanes[together];
-    for (int i = 0; i < together; ++i) {  // repeats the last panel
-      pixels[i] = pixel, lanes[i] = panel * lane_count;
-      if (first + i + 1 >= all) continue;
-      if (++panel == panels) panel = 0, ++pixel;
-    }
+    const auto place = [&](int i) __attribute__((always_inline)) {  // repeats the last panel
+      return first + i < all ? first + i : all - 1;
+    };
+    const auto pixel_of = [&](int i) __attribute__((always_inline)) {
+      return static_cast<int>(few_panels.pixels[panels][place(i)]);
+    };
+    const auto lane_of = [&](int i) __attribute__((always_inline)) {
+      return static_cast<int>(few_panels.lanes[panels][place(i)]);
+    };
     Stepped<keeps> stepped;
-    compute_steps<settling, false>(
-        at, stepped, [&](int i) __attribute__((always_inline)) { return pixels[i]; },
-        [&](int i) __attribute__((always_inline)) { return lanes[i]; });
+    compute_steps<settling, false>(at, stepped, pixel_of, lane_of);
     repeat<together>([&](int i) __attribute__((always_inline)) {
-      if (first + i < all) store(pixels[i], lanes[i], stepped.y[i]);
+      if (first + i < all) store(pixel_of(i), lane_of(i), stepped.y[i]);
     });
   }
 }
@@ -204,14 +218,68 @@ template <bool keeps, class Store>
   else each_of_many<keeps, Settling::bare>(at, store);
 }
 
+#if !defined(__AVX512F__)
+bool reads_arrays(const EpilogueBlock& at) {
+  for (int i = 0; i < at.step_count; ++i)
+    if (at.steps[i].array >= 0 && !at.steps[i].one_channel) return true;
+  return false;
+}
+
+// A block in two: channels that fill panels, and the last ones, whose arrays are copied. Loads of
+// whole registers may reach into no page, and masked loads of AVX2 fault there on processors of
+// AMD.
+class SplitBlock {
+ public:
+  [[gnu::noinline]] void split(const EpilogueBlock& at, int whole) {
+    blocks_[0] = blocks_[1] = at;
+    blocks_[0].channels = whole;
+    EpilogueBlock& last = blocks_[1];
+    last.channels = at.channels - whole;
+    last.first_channel = at.first_channel + whole;
+    last.sums += whole, last.gains += whole;
+    if (last.scales != nullptr) last.scales += whole;
+    for (int i = 0; i < at.step_count; ++i)
+      if (at.steps[i].array >= 0 && !at.steps[i].one_channel) copy_array(at, at.steps[i].array);
+  }
+  const EpilogueBlock& operator[](int part) const { return blocks_[part]; }
+
+ private:
+  void copy_array(const EpilogueBlock& at, int array) {
+    EpilogueBlock& last = blocks_[1];
+    for (int pixel = 0; pixel < at.count; ++pixel) {
+      float* const row = room_[array][pixel];
+      write(row, broadcast(0.0f));
+      copy_few<float>(row, at.arrays[array][pixel] + last.first_channel, last.channels);
+      rows_[array][pixel] = row - last.first_channel;
+    }
+    last.arrays[array] = rows_[array];
+  }
+
+  EpilogueBlock blocks_[2];
+  const float* rows_[most_step_arrays][most_block_pixels];
+  float room_[most_step_arrays][most_block_pixels][lane_count];
+};
+#endif
+
 template <class Store>
 [[gnu::always_inline]] inline void each_stepped(const EpilogueBlock& at, Store&& store) {
 #if defined(__AVX512F__)
   each_kept<true>(at, store);  // there are registers for saved copies
 #else
-  for (int i = 0; i < at.step_count; ++i)
-    if (at.steps[i].operation >= Operation::keep) return each_kept<true>(at, store);
-  each_kept<false>(at, store);
+  bool keeps = false;
+  for (int i = 0; i < at.step_count; ++i) keeps |= at.steps[i].operation >= Operation::keep;
+  const int whole = at.channels / lane_count * lane_count;
+  SplitBlock split;
+  const int blocks = whole < at.channels && reads_arrays(at) ? 2 : 1;
+  if (blocks == 2) split.split(at, whole);
+  for (int i = 0; i < blocks; ++i) {
+    const EpilogueBlock& block = blocks == 2 ? split[i] : at;
+    const int first = i * whole;
+    const auto store_here = [&](int pixel, int lane, const Reals& y)
+                                __attribute__((always_inline)) { store(pixel, first + lane, y); };
+    if (keeps) each_kept<true>(block, store_here);
+    else each_kept<false>(block, store_here);
+  }
 #endif
 }
 
