@@ -408,10 +408,15 @@ void edge_layer(Layer& at, std::vector<std::uint8_t>& indices) {
   sizes.push_back(one_of<std::int64_t>({2, 3, 4, 7, 8}));
   sizes.push_back(1);
   const auto inputs = static_cast<std::int64_t>(sizes.size());
-  at.source = {1, 1, inputs, one_of<std::int64_t>({0, 0, 1, -64, -127}), 1, most + 1};
   at.target = {1, 1, one_of<std::int64_t>({16, 32, 47, 64, 80}), 0, 1, 0};
-  at.product.window = {1, 1, 1, 1, 1, 1, 0, 0, 0, 0};
-  at.product.groups = 1, at.product.weight_bits = 8;
+  // Numbers of one pixel, or those of a channel in a line of pixels.
+  const bool depthwise = number(0, 1) == 0;
+  const std::int64_t width = depthwise ? inputs : 1;
+  const std::int64_t copies = depthwise ? at.target.channels : 1;
+  const auto lowest = one_of<std::int64_t>({0, 0, 1, -64, -127});
+  at.source = {1, width, inputs / width * copies, lowest, 1, most + 1};
+  at.product.window = {1, width, 1, 1, 1, 1, 0, 0, 0, 0};
+  at.product.groups = copies, at.product.weight_bits = 8;
   for (std::int64_t value = -128; value < 128; ++value)
     at.values.push_back(static_cast<std::int32_t>(value));
   for (std::int64_t channel = 0; channel < at.target.channels; ++channel) {
@@ -428,8 +433,10 @@ void edge_layer(Layer& at, std::vector<std::uint8_t>& indices) {
   for (std::int64_t row = 0; row < at.rows; ++row) {
     std::int64_t rest = row;
     for (const std::int64_t size : sizes) {
-      indices.push_back(static_cast<std::uint8_t>(std::min(most, rest / size)));
-      rest -= indices.back() * size;
+      const std::int64_t index = std::min(most, rest / size);
+      indices.insert(indices.end(), static_cast<std::size_t>(copies),
+                     static_cast<std::uint8_t>(index));
+      rest -= index * size;
     }
   }
 }
