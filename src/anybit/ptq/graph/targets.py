@@ -237,7 +237,8 @@ def _make_stored_target(node: ir.Node) -> TargetNode | None:
     if explain_unreadable(node):
         return None
     stored = find_stored_inputs(node)
-    computed = [index for index in (0,) * is_nbits(node) or (0, 1) if index not in stored]
+    factors = (0,) if is_nbits(node) else (0, 1)
+    computed = [index for index in factors if index not in stored]
     values = [get_input(node, index) for index in computed]
     if not all(value is not None and value.dtype == ir.DataType.FLOAT for value in values):
         return None
