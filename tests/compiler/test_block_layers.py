@@ -189,6 +189,21 @@ def test_nbits_after_dynamic_quantizers(bits, zeropts, bias, k):
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("k", [16, 72])
+def test_nbits_with_negative_scales_keep_their_bits(k):
+    model = make_dynamic_nbits(NBits(k=k, n=20, bits=4, block=16))
+    (scales,) = [tensor for tensor in model.graph.initializer if tensor.name == "s"]
+    signed = numpy_helper.to_array(scales).copy()
+    signed[::3] *= -1
+    scales.CopyFrom(numpy_helper.from_array(signed, "s"))
+    compiled = anybit.compile(model)
+    _, product = find_product(compiled)
+    assert (product.weight_bits, product.lowest) == (4, -8)
+    x = np.random.default_rng(0).normal(size=(5, k)).astype(np.float32)
+    expected, actual = anybit.load(model).run(x)["y"], compiled.run(x)["y"]
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
 def check_nbits_stay(model, compiled):
     """Check that the node stays with its packed weights, and the bits with it."""
     assert [node.op_type for node in compiled.model.graph][-1] == "MatMulNBits"

@@ -76,7 +76,27 @@ def _find_weights(product: ProductAnalysis) -> BlockWeights | None:
         return None
     (starts,) = np.nonzero(np.any(scales[:, 1:] != scales[:, :-1], axis=0))
     block = math.gcd(*(starts + 1).tolist()) or codes.shape[1]
-    return BlockWeights(codes, np.ascontiguousarray(scales[:, ::block]), block)
+    return _fit_signs(BlockWeights(codes, np.ascontiguousarray(scales[:, ::block]), block))
+
+
+def _fit_signs(weights: BlockWeights) -> BlockWeights:
+    """Return the same weights with codes in -8..7 rather than -8..8, and the like.
+
+    A block with the scale -s and the code -8 is that with the scale s and the code 8. ONNX
+    Runtime's tool gives the largest magnitude of a block the code -8, by a negative scale.
+    """
+    codes = weights.codes
+    starts = np.arange(0, codes.shape[1], weights.block)
+    lowest = np.minimum.reduceat(codes, starts, axis=1)
+    highest = np.maximum.reduceat(codes, starts, axis=1)
+    most = int(max(-lowest.min(), highest.max()))
+    flipped = highest == most
+    if most & (most - 1) or np.any(flipped & (lowest == -most)):
+        return weights
+    signs = np.where(flipped, -1, 1)
+    signed = codes * np.repeat(signs, weights.block, axis=1)[:, : codes.shape[1]]
+    fitted = BlockWeights(signed, weights.scales * signs.astype(np.float32), weights.block)
+    return fitted if fitted.bits < weights.bits else weights
 
 
 def _read(value: ir.Value) -> _Parts | None:
