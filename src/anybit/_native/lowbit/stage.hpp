@@ -41,7 +41,8 @@ struct FloatPlace {
   FloatPlace() = default;
   FloatPlace(const Port& port, const FloatNumber& number_)
       : number(number_), strides{port.elements(), port.channels, 1} {
-    if (port.channels_first && port.height * port.width > 1)
+    // One channel, or one pixel, lies in both orders alike.
+    if (port.channels_first && port.height * port.width > 1 && port.channels > 1)
       strides = {port.elements(), 1, port.height * port.width};
   }
   explicit FloatPlace(const FloatTensor& tensor)
