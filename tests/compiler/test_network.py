@@ -114,6 +114,45 @@ def test_gather_repeats_pixel(level, column):
         same(Network(program).run(inputs), reference.run(program, inputs))
 
 
+def on_codes(sizes, target_sizes, *instructions):
+    """Return a program of instructions on bytes, from tensor 0 to tensor 1."""
+    ports = [p.Port(np.int32(at), *at, 0) for at in (sizes, target_sizes)]
+    tensors = tuple(p.Tensor(*at, 0, 1, 256) for at in (sizes, target_sizes))
+    middles = np.arange(255, dtype=np.float32) + np.float32(0.5)
+    steps = (
+        p.Quantize(0, 0, np.int32([1]), middles, 0),
+        *instructions,
+        p.Dequantize(1, 0, np.arange(256, dtype=np.float32)),
+    )
+    return p.Program((ports[0],), (ports[1],), tensors, steps)
+
+
+@pytest.mark.parametrize("channels", [15, 16, 17, 31, 48, 100, 300])
+def test_gather_permutes_channels(level, channels):
+    rng = np.random.default_rng(channels)
+    for taken in (1, 15, 16, 17, 33, channels, 2 * channels):
+        rows, columns = rng.integers(-1, 4, 3), rng.integers(0, 5, 7)
+        chosen = rng.integers(0, channels, taken)
+        parts = [(0, chosen)] if taken < 33 else [(0, chosen[:13]), (13, chosen[13:])]
+        gathers = [
+            p.Gather(0, 1, *map(np.int32, (rows, columns, part)), first, 9) for first, part in parts
+        ]
+        program = on_codes((4, 5, channels), (3, 7, taken), *gathers)
+        inputs = [rng.integers(0, 256, (2, 4, 5, channels)).astype(np.float32)]
+        same(Network(program).run(inputs), reference.run(program, inputs))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 65])
+def test_max_pool_of_bytes(level, channels):
+    rng = np.random.default_rng(channels)
+    for kernel, stride, pad in ((2, 2, 0), (3, 2, 1), (3, 1, 1)):
+        size = (9 + 2 * pad - kernel) // stride + 1
+        window = p.Window(kernel, kernel, stride, stride, 1, 1, pad, pad, pad, pad)
+        program = on_codes((9, 9, channels), (size, size, channels), p.MaxPool(0, 1, window))
+        inputs = [rng.integers(0, 256, (2, 9, 9, channels)).astype(np.float32)]
+        same(Network(program).run(inputs), reference.run(program, inputs))
+
+
 def layers(width, depth, seed=0, bits=4, levels=16, values=None):
     """Return a chain of matrix products between tensors of that many codes."""
     rng = np.random.default_rng(seed)

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "_native/isa/levels.hpp"
+#include "byte_permutation.hpp"
 #include "dynamic_lines.hpp"
 #include "float_pixels.hpp"
 #include "float_rows.hpp"
@@ -211,25 +212,22 @@ void pool(const WindowRow& row, std::byte* to, const Combine& combine) {
   }
 }
 
-#if defined(__AVX2__)
-using ByteRegister [[gnu::vector_size(32)]] = std::uint8_t;
-#else
-using ByteRegister [[gnu::vector_size(16)]] = std::uint8_t;
-#endif
+template <std::int64_t size>
+using ByteRegister [[gnu::vector_size(size)]] = std::uint8_t;
 
 // Largest bytes of windows, in registers. The last ones of a pixel may be computed twice.
-void max_pool(const WindowRow& row, std::byte* to) {
-  constexpr std::int64_t size = sizeof(ByteRegister);
-  if (row.pixel < size) return pool<0>(row, to, LargestBytes());
+template <std::int64_t size>
+void max_pool_in_registers(const WindowRow& row, std::byte* to) {
+  using Register = ByteRegister<size>;
   for (std::int64_t window = 0; window < row.windows; ++window, to += row.pixel) {
     const std::byte* const first = row.from + window * row.stride;
     for (std::int64_t done = 0; done < row.pixel; done += size) {
       const std::int64_t start = done + size > row.pixel ? row.pixel - size : done;
-      ByteRegister most = {};
+      Register most = {};
       for (std::int64_t y = 0; y < row.lines; ++y) {
         const std::byte* from = first + y * row.line + start;
         for (std::int64_t x = 0; x < row.elements; ++x, from += row.element) {
-          ByteRegister here;
+          Register here;
           std::memcpy(&here, from, sizeof here);
           most = most > here ? most : here;
         }
@@ -237,6 +235,15 @@ void max_pool(const WindowRow& row, std::byte* to) {
       std::memcpy(to + start, &most, sizeof most);
     }
   }
+}
+
+void max_pool(const WindowRow& row, std::byte* to) {
+#if defined(__AVX2__)
+  if (row.pixel >= 32) return max_pool_in_registers<32>(row, to);
+#endif
+  if (row.pixel >= 16) return max_pool_in_registers<16>(row, to);
+  if (row.pixel >= 8) return max_pool_in_registers<8>(row, to);
+  pool<0>(row, to, LargestBytes());
 }
 
 void max_pool_bits(const WindowRow& row, std::byte* to) {
@@ -388,6 +395,7 @@ const lowbit::ElementLoops& compiled<lowbit::ElementLoops, Level::ANYBIT_ISA>() 
                                       max_pool_bits,
                                       max_pool_planes,
                                       max_pool_nibbles,
+                                      permute,
                                       lookup,
                                       values,
                                       scaled,

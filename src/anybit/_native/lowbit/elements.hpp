@@ -107,6 +107,23 @@ struct Normalization {
   float epsilon = 0;
 };
 
+// Bytes that a block of a pixel takes from 16 adjacent ones.
+inline constexpr std::int64_t permuted_bytes = 16;
+struct BytePart {
+  std::uint8_t places[permuted_bytes];  // among those of the source; 128 where none is taken
+  std::int32_t from, to;                // first byte of the source and of the block
+};
+
+// Pixels whose bytes are in another order. All arrays are borrowed.
+struct BytePermutation {
+  const BytePart* parts = nullptr;     // of one block after the other
+  const std::int32_t* ends = nullptr;  // per block: the number of parts up to its last one
+  std::int64_t blocks = 0;
+  const std::int32_t* columns = nullptr;  // per pixel: that of the source
+  std::int64_t pixels = 0;
+  std::int64_t source_pixel = 0, target_pixel = 0;  // strides
+};
+
 struct ElementLoops {
   static constexpr Level serving(Level level) { return without_integer_extensions(level); }
 
@@ -124,6 +141,9 @@ struct ElementLoops {
   void (*max_pool_bits)(const WindowRow& windows, std::byte* to);
   void (*max_pool_planes)(const WindowRow& windows, std::byte* to);
   void (*max_pool_nibbles)(const WindowRow& windows, std::byte* to);
+
+  // Pixels of a line whose bytes are in another order.
+  void (*permute)(const BytePermutation& permutation, const std::byte* line, std::byte* to);
 
   // to[i] = table[from[i]]; the table of bytes has 256 entries.
   void (*lookup)(const std::uint8_t* table, const std::uint8_t* from, std::int64_t n,

@@ -122,7 +122,7 @@ class StageMaker {
   }
   std::unique_ptr<Stage> operator()(const Gather& at) const {
     if (plan_.computed_by[current()] != current()) return make_empty_stage(Gather::name);
-    return make_stage(at, at_place(at.source), at_place(at.target));
+    return make_stage(at, at_place(at.source), at_place(at.target), loops_);
   }
   std::unique_ptr<Stage> operator()(const Reshape& at) const {
     return make_stage(at, at_place(at.source), at_place(at.target));

@@ -139,7 +139,8 @@ std::unique_ptr<Stage> make_stage(const Add& at, const Place& first, const Place
                                   const Place& target, const ElementLoops& loops);
 std::unique_ptr<Stage> make_stage(const Multiply& at, const Place& first, const Place& second,
                                   const Place& target, const ElementLoops& loops);
-std::unique_ptr<Stage> make_stage(const Gather& at, const Place& source, const Place& target);
+std::unique_ptr<Stage> make_stage(const Gather& at, const Place& source, const Place& target,
+                                  const ElementLoops& loops);
 std::unique_ptr<Stage> make_stage(const Reshape& at, const Place& source, const Place& target);
 std::unique_ptr<Stage> make_stage(const Dequantize& at, const Tensor& tensor, const Place& source,
                                   const FloatPlace& target, const ElementLoops& loops);
