@@ -331,6 +331,22 @@ def test_quantizers_stay_after_resize_of_channels(axes, scales, roi):
     check(give(model, **constants), 2, 2)
 
 
+@pytest.mark.parametrize(("number", "regions"), [(0.0, 1), (3.0, 2)])
+def test_resize_that_extrapolates_another_number_than_zero_stays(number, regions):
+    body = f"""
+        a = Q(x)
+        c = Conv <pads = [1, 1, 1, 1]> (a, w)
+        q = Q(c)
+        t = Resize <mode = "nearest", coordinate_transformation_mode = "tf_crop_and_resize",
+            extrapolation_value = {number}> (q, roi, , sizes)
+        u = Q(t)
+        y = Conv (u, w2)"""
+    model = network(body, x="1, 4, 6, 6", y="1, 3, 4, 4")
+    roi = np.float32([0, 0, -0.5, -0.5, 1, 1, 1.5, 1.5])
+    constants = {"roi": roi, "sizes": np.array([1, 3, 6, 6])}
+    check(give(model, **constants), 2, regions, shape=(1, 4, 6, 6))
+
+
 def test_quantizers_of_floats_multiply_first():
     """Multiply floats of a region by a number per channel before one list of thresholds."""
     body = """

@@ -306,6 +306,8 @@ def trace_elements(
         raise Unsupported(f"{node.op_type} reads sizes that are not constant")
     if has_trait(node, OpTrait.RESIZE) and get_attribute(node, "mode", "nearest") != "nearest":
         raise Unsupported(f"{node.op_type} computes new elements")
+    if get_attribute(node, "extrapolation_value", 0.0):
+        raise Unsupported(f"{node.op_type} has an extrapolation_value other than 0")
     count = math.prod(sizes)
     if count > _MOST_ELEMENTS:
         raise Unsupported("it has too many elements")
