@@ -605,3 +605,56 @@ def test_matrix_of_9_bits_is_compiled(kind: str) -> None:
     network.node(kind, inputs, RUNTIME if kind == "QGemm" else "")
     layer = compare(network.model(y)).report.layers[0].layer
     assert (layer.macs, layer.parameters) == (240, 240)
+
+
+def test_qgemm_with_one_bias_for_all_has_the_results_of_the_runtime() -> None:
+    network = Network(21)
+    x = network.input("n", 24)
+    weights = network.weights((24, 7), 1, np.int8, per_channel=True)
+    bias, y = network.constant(np.int32(4321)), f"QGemm_{len(network.nodes)}"
+    inputs = [*network.triple(x), *weights, bias, *network.add_parameters(y)]
+    network.node("QGemm", inputs, RUNTIME)
+    compare(network.model(y))
+
+
+@needs_fused_operations
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("kind", ["QLinearAdd", "QLinearMul"])
+def test_missing_zero_point_has_the_type_of_the_codes(kind: str, dtype: Any) -> None:
+    network = Network(22, dtype)
+    names = [add_product(network, network.input(2, 1, 8, 8)) for _ in range(2)]
+    y = network.binary(kind, *names)
+    del network.nodes[-1].input[7:]
+    compare(network.model(y), optimize=False)
+
+
+def test_resize_that_extrapolates_codes_has_those_of_the_runtime() -> None:
+    network = Network(23)
+    x = network.conv(network.input(2, 3, 8, 8), (4, 3, 3, 3))
+    corners = np.array([0, 0, -0.5, -0.5, 1, 1, 1.5, 1.5], np.float32)
+    sizes = network.constant(np.array([2, 4, 8, 8], np.int64))
+    y = network.move(
+        "Resize",
+        x,
+        network.constant(corners),
+        "",
+        sizes,
+        mode="nearest",
+        coordinate_transformation_mode="tf_crop_and_resize",
+        extrapolation_value=3.0,
+    )
+    model = network.model(network.conv(y, (5, 4, 1, 1)))
+    compiled = anybit.compile(model)
+    for seed in range(3):
+        feeds = make_feeds(model, seed)
+        (actual,), (expected,) = compiled.run(feeds).values(), run_plain(model, feeds)
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_scales_with_an_infinite_quotient_have_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    network = Network(24)
+    y = network.conv(network.input(1, 3, 4, 4), (2, 3, 1, 1), per_channel=False)
+    network.nodes[-1].input[4] = network.constant(np.float32(3e38))
+    network.nodes[-1].input[6] = network.constant(np.float32(1e-3))
+    compare(network.model(y))
+    assert not recwarn.list

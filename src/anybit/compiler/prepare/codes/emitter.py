@@ -16,6 +16,7 @@ from anybit.onnx.graph.shapes import get_named_sizes
 from anybit.onnx.passes import InferShapes
 
 CODES = (np.uint8, np.int8)
+CODE_TYPES = (ir.DataType.UINT8, ir.DataType.INT8)
 ONE = np.ones((), np.float32)
 CHANNELS_LAST = "its channels come last: quantize a model with channels first"
 
@@ -226,18 +227,31 @@ class Emitter:
     def read_zeropts(self, place: int, role: str, codes: int | None = None) -> Array:
         """Return the zero-points of a tensor: without any 0, in the type of the input `codes`.
 
+        By default that is the first input of codes.
+
         Raises:
             Unsupported: They are computed at run time, or are not those of 8-bit codes.
         """
         if get_input(self.node, place) is not None:
             zeropts = self.read_constant(place, f"zero-point of the {role}")
         else:
-            value = None if codes is None else get_input(self.node, codes)
-            dtype = None if value is None else value.dtype
-            zeropts = np.zeros((), np.uint8 if dtype is None else dtype.numpy())
+            zeropts = np.zeros((), self._get_code_type(codes, role).numpy())
         if zeropts.dtype not in CODES:
             raise Unsupported(f"the {role} has codes of {zeropts.dtype}: quantize it to 8 bits")
         return zeropts
+
+    def _get_code_type(self, place: int | None, role: str) -> ir.DataType:
+        """Return the type of an input of codes, by default of the first one.
+
+        Raises:
+            Unsupported: It is unknown.
+        """
+        places = range(len(self.node.inputs)) if place is None else (place,)
+        values = [get_input(self.node, number) for number in places]
+        for value in values:
+            if value is not None and value.dtype in CODE_TYPES:
+                return value.dtype
+        raise Unsupported(f"the {role} has no zero-point, and the type of its codes is unknown")
 
     def _take_one(self, array: Array, role: str) -> Array:
         if array.size != 1:

@@ -153,7 +153,8 @@ def lift_code_operators(model: ir.Model) -> LiftedOperators:
             continue
         emitter = Emitter(node, model, copies)
         try:
-            emitted = emit(emitter)
+            with np.errstate(all="ignore"):  # quotients of scales may overflow, as in the runtime
+                emitted = emit(emitter)
         except (Unsupported, ModelError) as error:
             kept[emitter.name] = str(error)
             continue

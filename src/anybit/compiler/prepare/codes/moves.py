@@ -6,14 +6,22 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from anybit.compiler.prepare.codes.emitter import CODES, ONE, CodeScaling, Emitted, Emitter
+from anybit.compiler.prepare.codes.emitter import (
+    CODE_TYPES,
+    CODES,
+    ONE,
+    CodeScaling,
+    Emitted,
+    Emitter,
+)
 from anybit.compiler.reason import Unsupported
 from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
 
-_CODE_TYPES = (ir.DataType.UINT8, ir.DataType.INT8)
+_COORDINATES = "coordinate_transformation_mode"
+
 _READS = {
     ("", "QLinearConv"): ((0, 2), (3, 5)),
     ("", "QLinearMatMul"): ((0, 2), (3, 5)),
@@ -48,14 +56,19 @@ def get_moved(node: ir.Node) -> list[ir.Value]:
     """Return the codes that a node moves; none for other nodes."""
     if not has_trait(node, OpTrait.KEEPS_CODES) or len(node.outputs) != 1:
         return []
-    nearest = get_attribute(node, "mode", "nearest") == "nearest"
-    if has_trait(node, OpTrait.RESIZE) and not nearest:
+    if has_trait(node, OpTrait.RESIZE) and not _copies_codes(node):
         return []
     inputs = node.inputs if node.op_type == "Concat" else node.inputs[:1]
     # ONNX infers no types after some operators of ONNX Runtime.
-    types = (*_CODE_TYPES, None)
+    types = (*CODE_TYPES, None)
     values = [value for value in inputs if value is not None and value.dtype in types]
     return values if len(values) == len(inputs) else []
+
+
+def _copies_codes(node: ir.Node) -> bool:
+    """Return whether a Resize only repeats elements; outside of x, a crop has another number."""
+    nearest = get_attribute(node, "mode", "nearest") == "nearest"
+    return nearest and get_attribute(node, _COORDINATES, "") != "tf_crop_and_resize"
 
 
 def find_zeropts(model: ir.Model) -> Mapping[str, Array]:
@@ -81,7 +94,7 @@ def find_zeropts(model: ir.Model) -> Mapping[str, Array]:
 
 
 def _record(zeropts: dict[str, Array], codes: ir.Value | None, zeropt: ir.Value | None) -> None:
-    if codes is None or codes.dtype not in (*_CODE_TYPES, None) or is_constant(codes):
+    if codes is None or codes.dtype not in (*CODE_TYPES, None) or is_constant(codes):
         return
     if zeropt is not None:
         array = _read(zeropt)

@@ -5,6 +5,7 @@ ONNX Runtime multiplies float32(int32 sum) by a float32 factor, x_scale * w_scal
 half to even, adds the zero-point and saturates.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -129,7 +130,8 @@ def _read_bias(emitter: Emitter, place: int, channels: int) -> Array | None:
     if value is None:
         return None
     bias = emitter.read_constant(place, "bias")
-    if bias.dtype != np.int32 or bias.size not in (1, channels) or bias.size != bias.shape[-1:][0]:
+    row = math.prod(bias.shape[-1:])
+    if bias.dtype != np.int32 or bias.size not in (1, channels) or bias.size != row:
         raise Unsupported(f"its bias is not int32, or has the shape {list(bias.shape)}")
     largest = int(np.abs(bias.astype(np.int64)).max())
     if largest > _EXACT:
