@@ -10,8 +10,11 @@ namespace anybit::lowbit {
 
 namespace {
 
-// Most floats of a block; several blocks fit the L1 cache.
-constexpr std::int64_t most_floats = 1024;
+// Floats of a block; several blocks fit the L1 cache.
+constexpr std::int64_t usual_floats = 1024;
+// Most floats of a block where the channels of the target come first: then it has as many pixels
+// as whole cache lines hold, if these are not more floats.
+constexpr std::int64_t most_floats = 4096, line_floats = 16;
 
 // A step whose operands are repeated for all pixels of a block, or a single one.
 struct BlockStep {
@@ -48,8 +51,12 @@ class ElementwiseStage final : public Stage {
     lines = tensor.height;
     channels = tensor.channels;
     elements = tensor.elements();
-    block_channels_ = std::min(channels, most_floats);
-    block_pixels_ = most_floats / block_channels_;
+    block_channels_ = std::min(channels, usual_floats);
+    block_pixels_ = usual_floats / block_channels_;
+    if (!to.channels_last() && block_pixels_ % line_floats != 0) {
+      const std::int64_t most = most_floats / block_channels_;
+      block_pixels_ = std::max(block_pixels_, most / line_floats * line_floats);
+    }
     for (const Step& step : at.steps) {
       steps_.push_back({step.kind(), {step.operands.begin(), step.operands.end()}});
       keeps_ = keeps_ || uses_saved(step.kind());
