@@ -153,6 +153,24 @@ def test_max_pool_of_bytes(level, channels):
         same(Network(program).run(inputs), reference.run(program, inputs))
 
 
+@pytest.mark.parametrize("sizes", [(3, 5, 7), (96, 10, 10), (70, 33, 5), (300, 7, 9), (1025, 2, 3)])
+@pytest.mark.parametrize("first", [0, 1])
+def test_elementwise_with_channels_first(level, sizes, first):
+    rng = np.random.default_rng(0)
+    channels, height, width = sizes
+    outside = p.Port(np.int32(sizes), height, width, channels, 1)
+    shape = sizes if first else (height, width, channels)
+    inside = p.Port(np.int32(shape), height, width, channels, first)
+    steps = (
+        p.Step(p.Operation.MULTIPLY, rng.normal(size=channels).astype(np.float32)),
+        p.Step(p.Operation.ADD, np.float32([0.5])),
+    )
+    sums = p.Elementwise(0, 1, 0, p.Operation.ADD, steps)
+    program = p.Program((inside, inside), (outside,), (), (sums,))
+    inputs = [rng.normal(size=(2, *shape)).astype(np.float32) for _ in range(2)]
+    same(Network(program).run(inputs), reference.run(program, inputs))
+
+
 def layers(width, depth, seed=0, bits=4, levels=16, values=None):
     """Return a chain of matrix products between tensors of that many codes."""
     rng = np.random.default_rng(seed)
