@@ -347,6 +347,35 @@ def test_resize_that_extrapolates_another_number_than_zero_stays(number, regions
     check(give(model, **constants), 2, regions, shape=(1, 4, 6, 6))
 
 
+@pytest.mark.parametrize(
+    "moves",
+    [
+        "Reshape -1,3,10; Transpose 0,2,1; Reshape -1,5,6; Reshape -1,10,3",
+        "Reshape -1,3,10; Transpose 0,2,1; Reshape -1,5,2,3; Transpose 0,2,1,3",
+        "Transpose 0,2,3,1; Reshape -1,15,2; Transpose 0,2,1; Reshape -1,10,3",
+        "Reshape -1,3,5,2; Transpose 0,2,3,1; Transpose 0,3,2,1; Transpose 0,3,2,1",
+    ],
+)
+def test_movements_after_a_reshape_and_a_transpose_keep_their_order(moves):
+    lines, constants = ["a = Q(x)", "m0 = Conv (a, w1)"], {}
+    for number, move in enumerate(moves.split("; ")):
+        kind, sizes = move.split()
+        if kind == "Transpose":
+            lines.append(f"m{number + 1} = Transpose <perm = [{sizes}]> (m{number})")
+        else:
+            constants[f"to{number}"] = np.array([int(size) for size in sizes.split(",")])
+            lines.append(f"m{number + 1} = Reshape (m{number}, to{number})")
+    last = len(moves.split("; "))
+    model = network(
+        "\n".join([*lines, f"q = Q(m{last})", "y = MatMul (q, w33)"]), "n, 4, 2, 5", "n"
+    )
+    random = np.random.default_rng(0)
+    constants["w1"] = random.integers(-7, 8, (3, 4, 1, 1)).astype(np.float32) / 4
+    constants["w33"] = random.integers(-7, 8, (3, 3)).astype(np.float32) / 4
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    check(give(model, **constants), 2, shape=(3, 4, 2, 5))
+
+
 def test_quantizers_of_floats_multiply_first():
     """Multiply floats of a region by a number per channel before one list of thresholds."""
     body = """

@@ -143,10 +143,20 @@ def _postpone_again(
         return None
     if waiting.kind is p.Gather:
         numbers = waiting.fields["numbers"].ravel()[numbers]
+    elif bool(waiting.fields["target_channels_first"]) != expression.layout.channels_first:
+        numbers = _number_before_transpose(expression.layout)[numbers]
     move = PendingMove(waiting.layout, p.Gather, {"numbers": numbers})
     moved = replace(_relabel(values, expression, y, make_layout(numbers.shape, 1)), pending=move)
     last = make_layout(numbers.shape, numbers.ndim)
     return merge_groups(moved, last) or moved
+
+
+def _number_before_transpose(layout: Layout) -> Array:
+    """Return the number of each element before the channels moved to their side."""
+    count, channels = math.prod(layout.sizes), layout.channels
+    if layout.channels_first:
+        return np.arange(count).reshape(-1, channels).T.ravel()
+    return np.arange(count).reshape(channels, -1).T.ravel()
 
 
 def _relabel(values: Values, expression: Expression, y: ir.Value, layout: Layout) -> Expression:
