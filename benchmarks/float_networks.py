@@ -60,6 +60,16 @@ PACKAGED = {
         "models/ch_PP-OCRv4_det_infer.onnx",
         {"x": (1, 3, 320, 320)},
     ),
+    "pitch": (
+        "swift_f0",
+        "model.onnx",
+        {"audio": (1, 16000), "fmin": (), "fmax": ()},
+    ),
+    "voice activity": (
+        "silero_vad",
+        "data/silero_vad_16k_sequence.onnx",
+        {"input": (1, 576), "h": (1, 1, 128), "c": (1, 1, 128)},
+    ),
 }
 SAMPLES = 4
 LEAST_OPSET = 13
@@ -80,7 +90,7 @@ class FloatNetwork:
         """Return normally distributed inputs."""
         random = np.random.default_rng(seed)
         return {
-            name: random.standard_normal(shape, dtype=np.float32)
+            name: np.asarray(random.standard_normal(shape, dtype=np.float32))
             for name, shape in self.shapes.items()
         }
 
