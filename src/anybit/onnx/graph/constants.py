@@ -34,6 +34,11 @@ def read_array(value: ir.Value) -> Array:
     return np.asarray(array, dtype=array.dtype.type)
 
 
+def follows_from_constants(value: ir.Value) -> bool:
+    """Return whether a value is a constant, or is computed from constants alone."""
+    return is_constant(value) or find_unfolded_node(value) is not None
+
+
 def find_unfolded_node(value: ir.Value) -> ir.Node | None:
     """Return the first node of those that compute a value from constants alone.
 

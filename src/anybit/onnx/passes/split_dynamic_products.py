@@ -30,8 +30,8 @@ _REASON = "the standard nodes that ONNX Runtime fuses to it, with the same bits"
 class SplitDynamicProducts(InPlacePass):
     """Replacement of DynamicQuantizeMatMul and MatMulIntegerToFloat by standard nodes.
 
-    Those of constant matrices become DynamicQuantizeLinear, MatMulInteger, Cast, Mul and Add, with
-    the same bits. Types are known.
+    DynamicQuantizeLinear, MatMulInteger, Cast, Mul and Add take their place where matrices are
+    constant, with the same bits. Types are known.
     """
 
     def call(self, model: ir.Model) -> ConversionReport:

@@ -6,7 +6,7 @@ import onnx_ir as ir
 from anybit.errors import ModelError
 from anybit.onnx.files.reader import Source as ModelSource
 from anybit.onnx.files.reader import read_copy
-from anybit.onnx.graph.constants import find_unfolded_node, is_constant
+from anybit.onnx.graph.constants import follows_from_constants
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.multi_threshold import is_multi_threshold
 from anybit.onnx.passes import (
@@ -80,4 +80,4 @@ def _check_float(model: ir.Model, name: str) -> None:
 
 def _reads_constant(node: ir.Node) -> bool:
     x = node.inputs[0] if node.inputs else None
-    return x is not None and (is_constant(x) or find_unfolded_node(x) is not None)
+    return x is not None and follows_from_constants(x)

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.attributes import get_attribute
-from anybit.onnx.graph.constants import find_unfolded_node, is_constant
+from anybit.onnx.graph.constants import find_unfolded_node, follows_from_constants
 from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.registry import find_operator
 from anybit.onnx.qdq.packed_weights import (
@@ -103,9 +103,7 @@ def compute_sums_in_float32(node: ir.Node) -> bool:
 
 def _is_weight_quantizer(node: ir.Node) -> bool:
     x = get_input(node, 0)
-    if x is None or not is_quantizer(node):
-        return False
-    return is_constant(x) or find_unfolded_node(x) is not None
+    return x is not None and is_quantizer(node) and follows_from_constants(x)
 
 
 def _find_quantizer(value: ir.Value) -> ir.Node | None:

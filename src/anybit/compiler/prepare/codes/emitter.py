@@ -225,9 +225,12 @@ class Emitter:
         return self._take_one(self.read_zeropts(place, role, codes), role)
 
     def read_zeropts(self, place: int, role: str, codes: int | None = None) -> Array:
-        """Return the zero-points of a tensor: without any 0, in the type of the input `codes`.
+        """Return the zero-points of a tensor: without any 0, in the type of an input of codes.
 
-        By default that is the first input of codes.
+        Args:
+            place: Their place.
+            role: The name of the tensor.
+            codes: The place of that input; None for the first one of codes.
 
         Raises:
             Unsupported: They are computed at run time, or are not those of 8-bit codes.

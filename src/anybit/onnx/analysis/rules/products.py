@@ -29,8 +29,7 @@ from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import (
     Array,
     are_powers_of_two,
-    find_unfolded_node,
-    is_constant,
+    follows_from_constants,
 )
 from anybit.onnx.graph.macs import count_macs
 
@@ -96,7 +95,7 @@ def _read_weight(value: ir.Value, weight: AbstractValue | None, view: View) -> A
 
 def _explain_weight(value: ir.Value) -> str:
     """Return why the values of a weight cannot be read."""
-    if is_constant(value) or find_unfolded_node(value) is not None:
+    if follows_from_constants(value):
         return (
             "its weights are neither finite float32 constants nor codes with one scale per "
             "channel: quantize them per channel"
