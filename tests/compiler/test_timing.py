@@ -147,3 +147,16 @@ def test_report_names_remedy_for_slow_model() -> None:
     assert "--integer-only" not in unknown.whole
     fixed = replace(one, layers=(*one.layers, free))
     assert fixed.whole.endswith("; quantize with --integer-only, or run the float model m.onnx")
+
+
+@pytest.mark.parametrize("bits", [7, 8])
+def test_report_names_weights_for_cpus_that_widen_bytes(level: str, bits: int) -> None:
+    most = 2 ** (bits - 1) - 1
+    weights = np.random.default_rng(0).integers(-most, most, (16, 16), endpoint=True) / 4
+    constants = {**QUANTIZED, "w": weights.astype(np.float32)}
+    model = parse_lines("q = Quant(x, s, z, b8)\ny = MatMul(q, w)", constants, (16,))
+    report = time_layers(anybit.compile(model).report, model)
+    has_dots = level in ("avxvnni", "avx512vnni", "avx512vpopcnt", "amx", "dotprod")
+    assert report.widens_bytes == (bits == 8 and not has_dots)
+    slow = replace(report, speed=speed(1e-3, 0.5e-3, 4e-3)).whole
+    assert ("--weights int7" in slow) == report.widens_bytes

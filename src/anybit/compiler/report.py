@@ -108,6 +108,8 @@ class Report:
         has_dynamic_sizes: Whether inputs have dynamic sizes besides their rows (see --shape).
         is_integer_only: Whether activations between layers are quantized, as by --integer-only.
         left: The regions that stay float32 because that is faster, if they were measured.
+        widens_bytes: Whether this CPU multiplies bytes with 16 bits, as it has no instruction that
+            adds products of any bytes exactly; known if layers were measured.
     """
 
     layers: tuple[CompiledLayer, ...]
@@ -117,6 +119,7 @@ class Report:
     has_dynamic_sizes: bool = False
     is_integer_only: bool = False
     left: tuple[LeftRegion, ...] = ()
+    widens_bytes: bool = False
 
     @property
     def products(self) -> tuple[CompiledLayer, ...]:
@@ -197,10 +200,12 @@ class Report:
 
     @property
     def _other_quantization(self) -> str:
-        """The quantization that leaves fewer floats, or none to compute scales from, as text."""
+        """Quantizations that are faster on this CPU, as text."""
         if any(layer.layer.dynamic for layer in self.products):
             return "quantize with data and static activations, or "
-        return "" if self.is_integer_only else "quantize with --integer-only, or "
+        options = [] if self.is_integer_only else ["--integer-only"]
+        options += ["--weights int7"] if self.widens_bytes else []
+        return f"quantize with {' or '.join(options)}, or " if options else ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report in terms of JSON."""

@@ -83,7 +83,8 @@ def time_layers(report: Report, source: Source, compiled: ir.Model | None = None
 
     Layers that stay float are measured in the graph of the compiled model, if it is given.
     """
-    regions = [_time_region(report, number) for number in range(len(report.programs))]
+    networks = [Network(program) for program in report.programs]
+    regions = [_time_region(report, number, network) for number, network in enumerate(networks)]
     own = {name: seconds for region in regions for name, seconds in region.items()}
     left = tuple(layer for layer in report.layers if layer.place is None)
     if compiled is not None and left:
@@ -93,10 +94,16 @@ def time_layers(report: Report, source: Source, compiled: ir.Model | None = None
         replace(layer, seconds=own.get(layer.name), float_seconds=floats.get(layer.name))
         for layer in report.layers
     ]
-    return replace(report, layers=tuple(layers), measured=_MEASURED)
+    widens = any(map(_widens_bytes, networks))
+    return replace(report, layers=tuple(layers), measured=_MEASURED, widens_bytes=widens)
 
 
-def _time_region(report: Report, region: int) -> dict[str, float]:
+def _widens_bytes(network: Network) -> bool:
+    """Return whether the CPU cannot add products of bytes exactly without 16-bit operands."""
+    return any(stage["kernel"] == "wide8" for stage in network.describe()["stages"])
+
+
+def _time_region(report: Report, region: int, network: Network) -> dict[str, float]:
     """Return the seconds of the layers of a region by name."""
     program = report.programs[region]
     names = {
@@ -106,7 +113,6 @@ def _time_region(report: Report, region: int) -> dict[str, float]:
     }
     random = np.random.default_rng(0)
     inputs = [random.standard_normal((1, *port.sizes), dtype=np.float32) for port in program.inputs]
-    network = Network(program)
     seconds = np.min([network.run_timed(inputs)[1] for _ in range(_RUNS)], axis=0)
     return _sum_by_name(_assign_instructions(program, names), dict(enumerate(seconds.tolist())))
 
