@@ -24,10 +24,16 @@ struct Pixels {
   std::int32_t addends[most_block_pixels];
 };
 
-// to[i] = start + i * step
+// to[i] = start + i * step, four at a time: compilers do not unroll this, and it takes a part of
+// the time of small products.
 template <class T>
 inline void put_steps(T* to, int count, T start, std::int64_t step) {
-  for (int i = 0; i < count; ++i) to[i] = start + i * step;
+  int i = 0;
+  for (; i + 4 <= count; i += 4, start += 4 * step) {
+    to[i] = start, to[i + 1] = start + step;
+    to[i + 2] = start + 2 * step, to[i + 3] = start + 3 * step;
+  }
+  for (; i < count; ++i, start += step) to[i] = start;
 }
 
 // Addresses of the pixels of a line of the target.

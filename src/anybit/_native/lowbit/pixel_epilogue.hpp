@@ -34,10 +34,12 @@ inline void move_to_runs(const ChannelRuns& runs, const float* room, std::int64_
   }
 }
 
-// to[i] = from[i] + offset
+// Returns from[i] + offset, in `to` if they differ.
 template <class T>
-inline void add_to_all(T** to, T* const* from, int count, std::int64_t offset) {
+inline T* const* moved(T* const* from, int count, std::int64_t offset, T** to) {
+  if (offset == 0) return from;
   for (int i = 0; i < count; ++i) to[i] = from[i] + offset;
+  return to;
 }
 
 class PixelEpilogue {
@@ -50,7 +52,7 @@ class PixelEpilogue {
         block_(make_epilogue_block(at.epilogue, at.to.coding, at.target.levels)),
         shorts_(at.short_epilogue.block(at.to.coding, at.target.levels, at.epilogue.shift)) {
     block_.settling = at.settling, block_.float_channel = has_runs() ? 1 : at.floats.channel;
-    block_.stride = stride, block_.targets = targets_, block_.floats = outputs_;
+    block_.stride = stride;
     shorts_.stride = stride, shorts_.first_class = at.constants.data();
   }
 
@@ -69,9 +71,8 @@ class PixelEpilogue {
     set_chunk(block_, at_.epilogue, channel);
     for (int r = 0; r < pixels.run_count; ++r) {
       const auto [first, count] = pixels.runs[r];
-      if (to_indices) add_to_all(targets_, pixels.targets + first, count, place);
-      else if (has_runs()) put_steps(outputs_, count, room_, std::int64_t{chunk_channels});
-      else add_to_all(outputs_, pixels.floats + first, count, channel * at_.floats.channel);
+      if (to_indices) block_.targets = moved(pixels.targets + first, count, place, targets_);
+      else block_.floats = floats_of(pixels, first, count, channel);
       for (std::size_t i = 0; i < at_.arrays.size(); ++i) block_.arrays[i] = operands_[i] + first;
       block_.count = count, block_.sums = sums + first * block_.stride;
       block_.constants = pixels.constants + first, block_.addends = pixels.addends + first;
@@ -95,6 +96,14 @@ class PixelEpilogue {
   }
 
  private:
+  // Where the epilogue stores the floats of a chunk of some pixels.
+  float* const* floats_of(const Pixels& pixels, int first, int count, std::int64_t channel) {
+    if (!has_runs())
+      return moved(pixels.floats + first, count, channel * at_.floats.channel, outputs_);
+    put_steps(outputs_, count, room_, std::int64_t{chunk_channels});
+    return outputs_;
+  }
+
   bool has_runs() const { return !at_.channel_runs.starts.empty(); }
   std::int64_t place_of(std::int64_t channel) const {
     return at_.to.coding == Coding::bytes ? channel : channel / 32 * word_bytes(at_.to.coding);

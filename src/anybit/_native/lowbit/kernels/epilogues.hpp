@@ -228,7 +228,8 @@ template <class Find, class Use>
 }
 #else
 // Copies entries one by one, for all pixels before the first use: this takes less time than gather
-// instructions, or than moves between registers of integers and of vectors.
+// instructions, or than moves between registers of integers and of vectors. A curve (see
+// CurvePanel) of 8 segments, whose 7 coefficients fit registers, takes 1.3 times the time.
 template <class Find, class Use>
 [[gnu::always_inline]] inline void each_loaded(const EpilogueBlock& at, const std::int32_t* entries,
                                                Find&& find, Use&& use) {

