@@ -21,6 +21,7 @@ from anybit.compiler.layer import CompiledLayer
 from anybit.compiler.legalize import legalize
 from anybit.compiler.lower.lowerer import Lowerer
 from anybit.compiler.partition.partitioner import Partition, partition
+from anybit.compiler.prepare.batch_first import put_batch_first
 from anybit.compiler.prepare.codes.lifting import (
     LiftedOperators,
     lift_code_operators,
@@ -187,6 +188,7 @@ def find_regions(
     DropIdentities()(model)
     lifted = lift_dynamic_nbits(model)
     codes = lift_code_operators(model) if lift else LiftedOperators()
+    put_batch_first(model, _list_fixed_nodes(model, codes, guarantee))
     simplify_heads(model)
     replace_shuffles(model)
     if SplitDynamicProducts()(model).modified:
@@ -212,6 +214,14 @@ def find_regions(
         pairs = {str(pair.node.outputs[0].name): pair for pair in find_dynamic_pairs(model)}
     layers = collect_layers(analyzed, result, regions, pairs=pairs, codes=codes)
     return Regions(analyzed, regions, layers, result, pairs=pairs, lifted=lifted, codes=codes)
+
+
+def _list_fixed_nodes(
+    model: ir.Model, codes: LiftedOperators, guarantee: Guarantee
+) -> set[ir.Node]:
+    """Return the nodes that may come back, or stay float32 with the bits that they have."""
+    fixed = {node for at in codes.operators for node in at.chain}
+    return fixed if guarantee is Guarantee.BOUNDED else fixed | {*model.graph}
 
 
 def _keep_operators(parts: Regions, quantized: Source, guarantee: Guarantee) -> Regions:

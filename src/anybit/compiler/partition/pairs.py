@@ -10,8 +10,10 @@ from anybit.compiler.partition.expressions import Expression, InputRoot, PairRoo
 from anybit.compiler.partition.layout import make_layout
 from anybit.compiler.partition.values import Values
 from anybit.compiler.reason import Unsupported
+from anybit.onnx.graph.op_traits import is_onnx_op
 
 _MOST_PAIRS = 2**16
+_LAST_AXIS = ("LayerNormalization", "MatMul")
 
 
 def check_rows(pair: Sequence[ir.Value], values: Values) -> None:
@@ -41,7 +43,8 @@ def express_pair(node: ir.Node, inputs: Sequence[Expression], values: Values) ->
         return None
     starts = tuple(start for start, _ in traced)
     check_rows(starts, values)
-    y, axis = node.outputs[0], inputs[0].layout.axis
+    y = node.outputs[0]
+    axis = _choose_axis(inputs, y)
     layout = make_layout(values.sizes(y), axis)
     pair = [values.codes(value, axis) for value in starts]
     if not layout.rank == pair[0].layout.rank == pair[1].layout.rank:
@@ -54,6 +57,15 @@ def express_pair(node: ir.Node, inputs: Sequence[Expression], values: Values) ->
     nodes = (*(before for _, chain in traced for before in chain), node)
     same = all(map(is_uniform, nodes))
     return Expression(PairRoot(*pair), y, pair[0].layout, starts=starts, nodes=nodes, same=same)
+
+
+def _choose_axis(inputs: Sequence[Expression], y: ir.Value) -> int:
+    """Return the axis of the channels of a pair: inputs of a region can have any."""
+    inner = [expression for expression in inputs if not isinstance(expression.root, InputRoot)]
+    last = inputs[0].layout.rank - 1
+    if not inner and any(is_onnx_op(reader, *_LAST_AXIS) for reader, _ in y.uses()):
+        return last
+    return (inner or inputs)[0].layout.axis
 
 
 def _trace_codes(

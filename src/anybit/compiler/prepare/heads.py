@@ -29,6 +29,8 @@ _MOVES = ("Gather", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsque
 _SELECTIONS = ("Gather", "Slice", "Split")
 _MOST_NODES = 8
 _MOST_ELEMENTS = 2**22
+_MOST_NUMBERS = 2**24
+"""float32 has all whole numbers up to this one."""
 _LEFT_ALONE = (["Reshape", "Transpose"], ["Reshape", "Transpose", "Transpose"])
 
 
@@ -171,7 +173,8 @@ def _follow(
     """Return what moves make of the numbers of elements; None if rows mix, or are selected."""
     count = math.prod(sizes[1:])
     numbers, shapes = None, []
-    for rows in (1,) if sizes[0] == 1 else (3, 2):
+    fixed = sizes[0]
+    for rows in (3, 2) if fixed is None or fixed * count > _MOST_NUMBERS else (fixed,):
         elements = np.arange(rows * count, dtype=np.float32).reshape(rows, *sizes[1:])
         inferred = _infer_sizes(chain, model, elements)
         if inferred is None or max(map(math.prod, inferred)) > rows * _MOST_ELEMENTS:

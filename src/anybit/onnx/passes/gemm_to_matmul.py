@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replacement of Gemm by MatMul and Add."""
 
+from collections.abc import Collection
+
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import InPlacePass, PassResult
@@ -30,11 +32,16 @@ class GemmToMatMul(InPlacePass):
     `anybit.check`) do not round.
     """
 
+    def __init__(self, nodes: Collection[ir.Node] | None = None) -> None:
+        """Store the nodes to replace; all by default."""
+        super().__init__()
+        self._nodes = nodes
+
     def call(self, model: ir.Model) -> PassResult:
         editor = Editor(model)
         nodes = [
             node
-            for node in model.graph.all_nodes()
+            for node in (model.graph.all_nodes() if self._nodes is None else self._nodes)
             if is_onnx_op(node, "Gemm") and _can_be_split(node)
         ]
         for node in nodes:
