@@ -303,6 +303,22 @@ def vit() -> Network:
     return Vit(), (1, 3, 64, 64)
 
 
+def make_encoder(width: int = 32, *, batch_first: bool) -> nn.Module:
+    """Return PyTorch's encoder of two layers."""
+    layer = nn.TransformerEncoderLayer(width, 4, 64, activation="gelu", batch_first=batch_first)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+def encoder() -> Network:
+    """Transformer encoder of a batch of tokens."""
+    return make_encoder(batch_first=True), (1, 16, 32)
+
+
+def encoder_tokens_first() -> Network:
+    """Transformer encoder with tokens before the batch, PyTorch's default."""
+    return make_encoder(batch_first=False), (16, 1, 32)
+
+
 def mixer() -> Network:
     """Shuffled groups of channels, as in ShuffleNet."""
     return nn.Sequential(
@@ -332,6 +348,8 @@ NETWORKS: dict[str, Callable[[], Network]] = {
         crnn,
         ctc,
         vit,
+        encoder,
+        encoder_tokens_first,
         mixer,
     )
 }

@@ -203,6 +203,38 @@ def test_views_move_no_elements():
     assert (scores.merges, mixed.merges) == (0, 1)
 
 
+@pytest.mark.parametrize("second", ["x", "z"])
+def test_normalizations_of_sums_of_inputs_are_in_a_region(second):
+    """Sums have channels on the last axis if a normalization reads them, as inputs can."""
+    text = f"""
+        a = Quant <signed: int = 1> (x, step, none, bits)
+        m = MatMul (a, w)
+        p = Quant <signed: int = 1> (m, step, none, bits)
+        b = Quant <signed: int = 1> (z, step, none, bits)
+        s = Add ({"a, p" if second == "x" else "a, b"})
+        h = LayerNormalization (s, gain)
+        q = Quant <signed: int = 1> (h, step, none, bits)
+        y = MatMul (q, w)
+    """
+    constants = {
+        "gain": np.float32([1, 2, 1, 2]),
+        "w": np.float32(np.eye(4) / 2),
+        "step": np.float32(1 / 16),
+        "none": np.float32(0),
+        "bits": np.float32(8),
+    }
+    model = parse(
+        f"g (float[n, 3, 4] x, float[n, 3, 4] z) => (float[n, 3, 4] y) {{ {text} }}", constants
+    )
+    compiled = anybit.compile(model)
+    (program,) = compiled.report.programs
+    assert any(isinstance(at, p.LayerNorm) for at in program.instructions)
+    x, z = np.random.default_rng(0).normal(size=(2, 2, 3, 4)).astype(np.float32)
+    (expected,) = anybit.load(model).run({"x": x, "z": z}).values()
+    (actual,) = compiled.run({"x": x, "z": z}).values()
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1 / 16)
+
+
 def test_exact_guarantee_leaves_sums_of_floats_in_graph():
     programs = anybit.compile(attention(SPLIT), guarantee="exact").report.programs
     kinds = {type(at) for program in programs for at in program.instructions}

@@ -19,6 +19,7 @@ REGIONS = {
     **dict.fromkeys(("resnet", "mobilenet_v2", "mobilenet_v3", "efficientnet_lite"), 1),
     **dict.fromkeys(("yolo", "yolo_transposed", "unet"), 1),
     **dict.fromkeys(("efficientnet", "super_resolution", "ctc", "mixer"), 1),
+    **dict.fromkeys(("encoder", "encoder_tokens_first"), 1),
     # A position embedding has a constant per token and channel; its sum stays float.
     "vit": 2,
     "crnn": 2,

@@ -28,7 +28,7 @@ from anybit.onnx.graph.editor import Editor, is_read, replace_value
 from anybit.onnx.graph.names import SOURCE_NAME_KEY, get_source_name
 from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_onnx_op
 from anybit.onnx.graph.reductions import get_reduced_axes
-from anybit.onnx.graph.require import require_producer
+from anybit.onnx.graph.require import require_input, require_producer
 from anybit.onnx.passes import GemmToMatMul, InferShapes
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
@@ -105,12 +105,13 @@ def _shorten_moves(model: ir.Model) -> None:
 
 def _replace_gemms(gemms: Collection[ir.Node], model: ir.Model) -> None:
     """Replace Gemm, which multiplies matrices only; products keep the names of their layers."""
-    names = {node: str(node.outputs[0].name) for node in gemms}
+    names = {str(node.outputs[0].name) for node in gemms}
     GemmToMatMul(gemms)(model)
     for node in model.graph:
-        name = next((y for gemm, y in names.items() if gemm.name == node.name), "")
-        if is_onnx_op(node, "MatMul") and name and node.outputs[0].name != name:
-            node.outputs[0].metadata_props[SOURCE_NAME_KEY] = name
+        name = str(node.outputs[0].name)
+        if is_onnx_op(node, "Add") and name in names:
+            sums = require_input(node)
+            sums.metadata_props[SOURCE_NAME_KEY] = name
 
 
 def has_moved_axes(value: ir.Value) -> bool:
