@@ -105,8 +105,8 @@ def _take(factors: list[Factor], size: Size, *, last: bool = False) -> Axis | No
         last: Whether the order is reversed.
     """
     if not isinstance(size, int):
-        known = size is not None and factors and factors[0].size == size
-        return (factors.pop(0),) if known else None
+        is_named = size is not None and factors and factors[0].size == size
+        return (factors.pop(0),) if is_named else None
     taken: list[Factor] = []
     remaining = size
     while remaining != 1:

@@ -88,10 +88,10 @@ class AxisTracer:
         """Return the layout of the result of a node without the last axis."""
         return (self.get_layout(node.outputs[0]) or ((),))[:-1]
 
-    def find_source(self, value: ir.Value, known: Collection[ir.Value] = ()) -> ir.Value:
-        """Return the first value that moves of all its elements, or a known one, turn into x."""
+    def find_source(self, value: ir.Value, ends: Collection[ir.Value] = ()) -> ir.Value:
+        """Return the first value, or an end, that moves of all its elements turn into another."""
         factors = {*flatten(self.get_layout(value) or ())}
-        while value not in known:
+        while value not in ends:
             node = value.producer()
             x = None if node is None or not self.is_move(node) else node.inputs[0]
             layout = None if x is None else self.get_layout(x)
@@ -156,7 +156,7 @@ class AxisTracer:
         sizes = self._get_sizes(node.outputs[0]) if node.outputs else None
         if sizes is None or len(sizes) < _MATRIX or not self._treats_alike(node, len(sizes)):
             return None
-        found: set[Layout] = set()
+        layouts: set[Layout] = set()
         for value in node.inputs:
             if value is None or self.is_constant(value):
                 continue
@@ -164,8 +164,8 @@ class AxisTracer:
             if layout is None or len(layout) > len(sizes):
                 return None
             if flatten(layout[:-1]):
-                found.add(layout[:-1])
-        (positions,) = found if len(found) == 1 else (None,)
+                layouts.add(layout[:-1])
+        (positions,) = layouts if len(layouts) == 1 else (None,)
         return positions if positions and len(positions) == len(sizes) - 1 else None
 
     def _treats_alike(self, node: ir.Node, rank: int) -> bool:
@@ -243,7 +243,7 @@ class AxisTracer:
         return (*batch, a[-2], columns)
 
     def _follow_selection(self, node: ir.Node) -> None:
-        """Record the layouts of parts of a tensor; axes of which parts are taken are new."""
+        """Record the layouts of parts of a tensor; axes with fewer elements are new."""
         x = node.inputs[0]
         layout, sizes = (None, None) if x is None else (self.get_layout(x), self._get_sizes(x))
         if layout is None or sizes is None:

@@ -158,15 +158,15 @@ def _find_groups(model: ir.Model, tracer: AxisTracer) -> list[_Group]:
 
 def _choose_positions(factors: frozenset[Factor], operands: Iterable[Layout]) -> Layout | None:
     """Return the batch and the tokens of operands with these positions; None if they differ."""
-    found: set[Layout] = set()
+    layouts: set[Layout] = set()
     for layout in operands:
         if not factors <= {*flatten(layout)} or not factors >= {*layout[0]}:
             continue
         tokens = factors - {*layout[0]}
         axis = next((axis for axis in layout[1:] if {*axis} == tokens), None) if tokens else ()
         if axis is not None:
-            found.add((layout[0], axis))
-    (positions,) = found if len(found) == 1 else (None,)
+            layouts.add((layout[0], axis))
+    (positions,) = layouts if len(layouts) == 1 else (None,)
     return positions if positions and get_axis_size(positions[1]) else None
 
 
