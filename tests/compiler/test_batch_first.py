@@ -230,13 +230,13 @@ def test_moves_between_layouts_match_numpy(seed: int) -> None:
     np.testing.assert_array_equal(y, turned.reshape(_get_shape(target)), strict=True)
 
 
-def _arrange(factors: axis_factors.Axis, rng: np.random.Generator) -> axis_factors.Layout:
+def _arrange(factors: axis_factors.Axis, rng: np.random.Generator) -> axis_factors.AxisLayout:
     order = [factors[at] for at in rng.permutation(len(factors))]
     cuts = sorted(rng.integers(0, len(order) + 1, rng.integers(1, 4)).tolist())
     return tuple(tuple(order[a:b]) for a, b in itertools.pairwise([0, *cuts, len(order)]))
 
 
-def _get_shape(layout: axis_factors.Layout) -> list[int]:
+def _get_shape(layout: axis_factors.AxisLayout) -> list[int]:
     return [axis_factors.get_axis_size(axis) or 0 for axis in layout]
 
 

@@ -12,7 +12,7 @@ Size: TypeAlias = int | str | None
 """A number, the name of a dynamic size, or None for an unnamed one."""
 
 
-class Factor:
+class AxisFactor:
     """A part of an axis, compared by identity.
 
     Attributes:
@@ -21,19 +21,19 @@ class Factor:
 
     def __init__(self, size: Size) -> None:
         self.size = size
-        self._parts: tuple[Factor, ...] = ()
+        self._parts: tuple[AxisFactor, ...] = ()
 
     def split(self, first: int, second: int) -> None:
         """Let the factor be the product of two, wherever it is used."""
-        self._parts = tuple(Factor(size) for size in (first, second))
+        self._parts = tuple(AxisFactor(size) for size in (first, second))
 
-    def resolve(self) -> "tuple[Factor, ...]":
+    def resolve(self) -> "tuple[AxisFactor, ...]":
         """Return the factors that it has been split into."""
         return tuple(leaf for part in self._parts for leaf in part.resolve()) or (self,)
 
 
-Axis: TypeAlias = tuple[Factor, ...]
-Layout: TypeAlias = tuple[Axis, ...]
+Axis: TypeAlias = tuple[AxisFactor, ...]
+AxisLayout: TypeAlias = tuple[Axis, ...]
 """The factors of each axis, the slowest first; an axis of size 1 has none."""
 
 
@@ -45,12 +45,12 @@ class Move:
     numbers: tuple[int, ...]
 
 
-def make_layout(sizes: Iterable[Size]) -> Layout:
+def make_layout(sizes: Iterable[Size]) -> AxisLayout:
     """Return a layout of new factors."""
-    return tuple(() if size == 1 else (Factor(size),) for size in sizes)
+    return tuple(() if size == 1 else (AxisFactor(size),) for size in sizes)
 
 
-def resolve(layout: Layout) -> Layout:
+def resolve(layout: AxisLayout) -> AxisLayout:
     """Return a layout in terms of the factors that have not been split."""
     return tuple(tuple(leaf for factor in axis for leaf in factor.resolve()) for axis in layout)
 
@@ -66,12 +66,12 @@ def get_axis_size(axis: Axis) -> int | None:
     return math.prod(sizes) if len(sizes) == len(axis) else None
 
 
-def regroup(layout: Layout, sizes: Sequence[Size]) -> Layout | None:
+def regroup(layout: AxisLayout, sizes: Sequence[Size]) -> AxisLayout | None:
     """Return the layout of the same elements in a tensor of these sizes; None if it is unknown.
 
     Factors are split where that is necessary.
     """
-    left, right = list(flatten(resolve(layout))), list[Factor]()
+    left, right = list(flatten(resolve(layout))), list[AxisFactor]()
     groups: list[Axis | None] = []
     for size in sizes:
         group = _take(left, size)
@@ -96,7 +96,7 @@ def regroup(layout: Layout, sizes: Sequence[Size]) -> Layout | None:
     return None if left else resolve(result)
 
 
-def _take(factors: list[Factor], size: Size, *, last: bool = False) -> Axis | None:
+def _take(factors: list[AxisFactor], size: Size, *, last: bool = False) -> Axis | None:
     """Remove the first factors of this product; None if they do not have it.
 
     Args:
@@ -107,7 +107,7 @@ def _take(factors: list[Factor], size: Size, *, last: bool = False) -> Axis | No
     if not isinstance(size, int):
         is_named = size is not None and factors and factors[0].size == size
         return (factors.pop(0),) if is_named else None
-    taken: list[Factor] = []
+    taken: list[AxisFactor] = []
     remaining = size
     while remaining != 1:
         number = factors[0].size if factors else None
@@ -127,7 +127,7 @@ def _take(factors: list[Factor], size: Size, *, last: bool = False) -> Axis | No
     return tuple(taken)
 
 
-def plan_moves(source: Layout, target: Layout) -> list[Move] | None:
+def plan_moves(source: AxisLayout, target: AxisLayout) -> list[Move] | None:
     """Return the moves between two layouts; None if they have other factors or open sizes."""
     before, after = flatten(source), flatten(target)
     if len({*before}) < len(before) or {*before} != {*after} or len(before) != len(after):
@@ -150,7 +150,7 @@ def plan_moves(source: Layout, target: Layout) -> list[Move] | None:
     return [move for move in moves if move is not None and move.numbers]
 
 
-def _cut(source: Layout, target: Layout) -> Layout:
+def _cut(source: AxisLayout, target: AxisLayout) -> AxisLayout:
     """Return the axes that a Transpose permutes: those of one of the layouts, if it has them."""
     before, after = flatten(source), flatten(target)
     for layout, order in ((source, after), (target, before)):
@@ -160,7 +160,7 @@ def _cut(source: Layout, target: Layout) -> Layout:
     return _find_runs(before, after)
 
 
-def _place_axes(layout: Layout, order: Axis) -> list[float]:
+def _place_axes(layout: AxisLayout, order: Axis) -> list[float]:
     """Return the places of axes in an order; the first one stays first if its size is 1."""
     places: list[float] = []
     following = float(len(order))
@@ -170,9 +170,9 @@ def _place_axes(layout: Layout, order: Axis) -> list[float]:
     return [-1, *places[1:]] if layout and not layout[0] else places
 
 
-def _find_runs(before: Axis, after: Axis) -> Layout:
+def _find_runs(before: Axis, after: Axis) -> AxisLayout:
     """Return the longest pieces of consecutive factors that are consecutive in both orders."""
-    runs: list[list[Factor]] = []
+    runs: list[list[AxisFactor]] = []
     for factor in before:
         place = after.index(factor)
         if runs and place and after[place - 1] is runs[-1][-1]:
@@ -182,7 +182,7 @@ def _find_runs(before: Axis, after: Axis) -> Layout:
     return tuple(tuple(run) for run in runs)
 
 
-def _plan_reshape(source: Layout, target: Layout) -> Move | None:
+def _plan_reshape(source: AxisLayout, target: AxisLayout) -> Move | None:
     """Return a Reshape, without numbers if it changes nothing; None if two sizes are open."""
     if source == target:
         return Move("Reshape", ())

@@ -14,8 +14,8 @@ from anybit.compiler.operators import (
 )
 from anybit.compiler.prepare.axis_factors import (
     Axis,
-    Factor,
-    Layout,
+    AxisFactor,
+    AxisLayout,
     Size,
     flatten,
     get_axis_size,
@@ -49,7 +49,7 @@ class AxisTracer:
     def __init__(self, model: ir.Model) -> None:
         self._model = model
         self._opset = model.graph.opset_imports.get("", 1)
-        self._layouts: dict[ir.Value, Layout] = {}
+        self._layouts: dict[ir.Value, AxisLayout] = {}
         self._constants: set[ir.Value] = set()
         self.alike: list[ir.Node] = []
         """The nodes that treat positions alike, with at least one position."""
@@ -62,7 +62,7 @@ class AxisTracer:
         for node in model.graph:
             self._visit(node)
 
-    def get_layout(self, value: ir.Value) -> Layout | None:
+    def get_layout(self, value: ir.Value) -> AxisLayout | None:
         """Return the layout of a value; None if its rank is unknown."""
         if value not in self._layouts:
             sizes = get_named_sizes(value, self._model)
@@ -84,7 +84,7 @@ class AxisTracer:
             return False
         return has_trait(node, OpTrait.RESHAPE) or is_onnx_op(node, "Transpose")
 
-    def get_positions(self, node: ir.Node) -> Layout:
+    def get_positions(self, node: ir.Node) -> AxisLayout:
         """Return the layout of the result of a node without the last axis."""
         return (self.get_layout(node.outputs[0]) or ((),))[:-1]
 
@@ -112,7 +112,7 @@ class AxisTracer:
         if all(value is None or self.is_constant(value) for value in node.inputs):
             self._constants.update(node.outputs)
             return
-        layout: Layout | None = None
+        layout: AxisLayout | None = None
         if self.is_move(node):
             layout = self._follow_move(node)
         elif (positions := self._find_positions(node)) is not None:
@@ -128,7 +128,7 @@ class AxisTracer:
         if layout is not None:
             self._record(node.outputs[0], layout)
 
-    def _record(self, value: ir.Value, layout: Layout) -> None:
+    def _record(self, value: ir.Value, layout: AxisLayout) -> None:
         sizes = get_named_sizes(value, self._model)
         if sizes is not None and len(sizes) == len(layout):
             pairs = zip(layout, make_layout(sizes), sizes, strict=True)
@@ -141,7 +141,7 @@ class AxisTracer:
     def _get_sizes(self, value: ir.Value | None) -> Sequence[Size] | None:
         return None if value is None else get_named_sizes(value, self._model)
 
-    def _follow_move(self, node: ir.Node) -> Layout | None:
+    def _follow_move(self, node: ir.Node) -> AxisLayout | None:
         x = node.inputs[0]
         layout = None if x is None else self.get_layout(x)
         order, sizes = get_transpose_order(node), self._get_sizes(node.outputs[0])
@@ -151,12 +151,12 @@ class AxisTracer:
             return regroup(layout, sizes)
         return tuple(layout[axis] for axis in order) if len(order) == len(layout) else None
 
-    def _find_positions(self, node: ir.Node) -> Layout | None:
+    def _find_positions(self, node: ir.Node) -> AxisLayout | None:
         """Return the positions of a node that treats them alike; None for other nodes."""
         sizes = self._get_sizes(node.outputs[0]) if node.outputs else None
         if sizes is None or len(sizes) < _MATRIX or not self._treats_alike(node, len(sizes)):
             return None
-        layouts: set[Layout] = set()
+        layouts: set[AxisLayout] = set()
         for value in node.inputs:
             if value is None or self.is_constant(value):
                 continue
@@ -216,7 +216,7 @@ class AxisTracer:
         sources = [self.find_source(value).producer() for value in operands]
         return all(source is not None and is_quantizer(source) for source in sources)
 
-    def _append_channels(self, node: ir.Node, positions: Layout) -> Layout | None:
+    def _append_channels(self, node: ir.Node, positions: AxisLayout) -> AxisLayout | None:
         """Return the layout of a node with these positions; its last axis may be that of x."""
         sizes = self._get_sizes(node.outputs[0])
         if sizes is None:
@@ -230,7 +230,7 @@ class AxisTracer:
                     return (*positions, (self.get_layout(value) or ((),))[-1])
         return (*positions, *make_layout(sizes[-1:]))
 
-    def _follow_product(self, node: ir.Node) -> Layout | None:
+    def _follow_product(self, node: ir.Node) -> AxisLayout | None:
         """Return the layout of a product of two computed tensors of the same rank."""
         a, b = (None if value is None else self.get_layout(value) for value in node.inputs)
         sizes = self._get_sizes(node.outputs[0])
@@ -263,7 +263,7 @@ class AxisTracer:
                 parts = zip(same, layout, fresh, strict=True)
                 self._record(y, tuple(old if keeps else new for keeps, old, new in parts))
 
-    def _follow_broadcast(self, node: ir.Node) -> Layout | None:
+    def _follow_broadcast(self, node: ir.Node) -> AxisLayout | None:
         """Return the layout of an elementwise node: that of the only operand with each axis."""
         sizes = self._get_sizes(node.outputs[0])
         if sizes is None:
@@ -286,4 +286,4 @@ def _join_axes(one: Axis, other: Axis) -> Axis:
         return one or other
     sizes = [[factor.size for factor in axis] for axis in (one, other)]
     is_same = sizes[0] == sizes[1] and None not in sizes[0]
-    return one if is_same else (Factor(None),)
+    return one if is_same else (AxisFactor(None),)

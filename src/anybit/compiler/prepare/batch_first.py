@@ -15,8 +15,8 @@ import onnx_ir as ir
 from anybit.compiler.operators import has_two_operands
 from anybit.compiler.prepare.axis_factors import (
     Axis,
-    Factor,
-    Layout,
+    AxisFactor,
+    AxisLayout,
     Move,
     flatten,
     get_axis_size,
@@ -129,7 +129,7 @@ class _Group:
     """
 
     nodes: tuple[ir.Node, ...]
-    positions: Layout
+    positions: AxisLayout
 
 
 def _find_groups(model: ir.Model, tracer: AxisTracer) -> list[_Group]:
@@ -142,7 +142,7 @@ def _find_groups(model: ir.Model, tracer: AxisTracer) -> list[_Group]:
         if value is not None and (layout := tracer.get_layout(value)) is not None
         if len(layout) == _OPERAND_RANK
     ]
-    nodes: dict[frozenset[Factor], list[ir.Node]] = {}
+    nodes: dict[frozenset[AxisFactor], list[ir.Node]] = {}
     for node in tracer.alike:
         own = tracer.get_positions(node)
         positions = flatten(own)
@@ -156,9 +156,11 @@ def _find_groups(model: ir.Model, tracer: AxisTracer) -> list[_Group]:
     return groups
 
 
-def _choose_positions(factors: frozenset[Factor], operands: Iterable[Layout]) -> Layout | None:
+def _choose_positions(
+    factors: frozenset[AxisFactor], operands: Iterable[AxisLayout]
+) -> AxisLayout | None:
     """Return the batch and the tokens of operands with these positions; None if they differ."""
-    layouts: set[Layout] = set()
+    layouts: set[AxisLayout] = set()
     for layout in operands:
         if not factors <= {*flatten(layout)} or not factors >= {*layout[0]}:
             continue
@@ -177,7 +179,7 @@ class _Read:
     node: ir.Node
     place: int
     source: ir.Value
-    target: Layout
+    target: AxisLayout
     moves: tuple[Move, ...]
 
 
@@ -205,7 +207,7 @@ class _Rewriting:
         self._model, self._tracer, self._group = model, tracer, group
         self._nodes = set(group.nodes)
         self._inner = {node.outputs[0] for node in group.nodes}
-        self._shared: dict[tuple[ir.Value, Layout], ir.Value] = {}
+        self._shared: dict[tuple[ir.Value, AxisLayout], ir.Value] = {}
 
     def is_possible(self) -> bool:
         """Return whether moves give all inputs, and all other readers, their axes."""
@@ -237,10 +239,10 @@ class _Rewriting:
         for moved in (*before, *(end.value for end in ends)):
             _remove_unread(moved)
 
-    def _get_layout(self, value: ir.Value) -> Layout:
+    def _get_layout(self, value: ir.Value) -> AxisLayout:
         return self._tracer.get_layout(value) or ()
 
-    def _get_target(self, value: ir.Value) -> Layout:
+    def _get_target(self, value: ir.Value) -> AxisLayout:
         """Return the layout of a result of the group after the change."""
         return (*self._group.positions, self._get_layout(value)[-1])
 
@@ -272,12 +274,12 @@ class _Rewriting:
         moves = plan_moves(self._get_current(source), target)
         return None if moves is None else _Read(node, place, source, target, tuple(moves))
 
-    def _get_current(self, value: ir.Value) -> Layout:
+    def _get_current(self, value: ir.Value) -> AxisLayout:
         """Return the layout of a value while the group changes."""
         return self._get_target(value) if value in self._inner else self._get_layout(value)
 
     def _plan_constant(
-        self, node: ir.Node, place: int, value: ir.Value, layout: Layout
+        self, node: ir.Node, place: int, value: ir.Value, layout: AxisLayout
     ) -> _Read | None:
         """Plan the axes of a constant that is broadcast to the result of a node."""
         positions = self._tracer.get_positions(node)
@@ -407,7 +409,7 @@ def _name_last_axis(node: ir.Node, editor: Editor) -> None:
         node.replace_input_with(1, axes)
 
 
-def _mark(value: ir.Value, layout: Layout, editor: Editor) -> None:
+def _mark(value: ir.Value, layout: AxisLayout, editor: Editor) -> None:
     """Give a value other axes and another name."""
     name = get_source_name(value)
     value.name = editor.unique(f"{value.name}_batch_first")
