@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights with a scale per block after dynamic quantizers, against the quantized graph."""
 
+import copy
 from itertools import pairwise
 
 import numpy as np
@@ -9,10 +10,12 @@ import onnx_ir as ir
 import pytest
 from nbits_models import NBits
 from onnx import TensorProto, helper, numpy_helper
+from parallel_tasks import num_threads
 
 import anybit
 from anybit.compiler.program import program as p
 from anybit.compiler.program.reference import unpack_indices
+from anybit.onnx.qdq.packed_weights import unpack_codes
 
 ROUNDING = 2.0**-24
 FORMATS = "int8 dynamic", "uint8 dynamic", "uint8 dynamic per-tensor"
@@ -51,7 +54,8 @@ def quantize(model, activations="int8 dynamic", weights="int4 per-block 32"):
 
 def find_product(compiled):
     (program,) = compiled.report.programs
-    (product,) = [at for at in program.instructions if isinstance(at, p.BlockProduct)]
+    kinds = p.BlockProduct | p.AsymmetricBlockProduct
+    (product,) = [at for at in program.instructions if isinstance(at, kinds)]
     return program, product
 
 
@@ -64,7 +68,9 @@ def check_floats(model, compiled, x):
 
 
 @pytest.mark.parametrize("activations", FORMATS)
-@pytest.mark.parametrize("weights", ["int2", "int3", "int4", "uint4", "int5", "int8"])
+@pytest.mark.parametrize(
+    "weights", ["int2", "uint2", "int3", "int4", "uint4", "int5", "int8", "uint8"]
+)
 @pytest.mark.parametrize(("depth", "block"), [(64, 16), (96, 32), (70, 32), (200, 64)])
 @pytest.mark.sample(8)
 def test_layers_run_on_integers(activations, weights, depth, block):
@@ -73,9 +79,10 @@ def test_layers_run_on_integers(activations, weights, depth, block):
     (layer,) = compiled.report.layers
     assert layer.guarantee == "bounded"
     assert layer.kernel == "blocks"
-    # Zero-points differ between blocks: codes less these have a bit more.
-    assert layer.layer.weight_bits == int(weights[-1]) + weights.startswith("uint")
     _, product = find_product(compiled)
+    if weights != "uint2":  # its codes may need no zero-points
+        assert isinstance(product, p.AsymmetricBlockProduct) == weights.startswith("uint")
+    assert layer.layer.weight_bits == product.weight_bits == int(weights[-1])
     assert product.block == block
     check_floats(model, compiled, np.random.default_rng(1).normal(size=(9, depth)).astype("f"))
 
@@ -93,6 +100,18 @@ def test_shapes(operator, shape):
     check_floats(model, compiled, np.random.default_rng(1).normal(size=(*sizes, 64)).astype("f"))
 
 
+def multiply_blocks(x, weights, scales, block):
+    """Return x W, where x has one scale per row: exact sums of blocks, in ascending order."""
+    step = np.maximum(np.abs(x).max(axis=1, keepdims=True), np.float32(2.0**-119)) / np.float32(127)
+    codes = np.clip(np.rint(x / step), -128, 127).astype(np.int64)
+    y = np.zeros((len(x), len(weights)), np.float32)
+    for number, start in enumerate(range(0, x.shape[1], block)):
+        part = slice(start, start + block)
+        sums = codes[:, part] @ weights[:, part].T
+        y = y + sums.astype(np.float32) * scales[:, number]
+    return y * step
+
+
 def test_results_are_those_of_the_documented_order():
     """Blocks are added in ascending order, then come the scale of the row and the bias."""
     source = make_model(96)
@@ -100,17 +119,10 @@ def test_results_are_those_of_the_documented_order():
     compiled = anybit.compile(model)
     _, product = find_product(compiled)
     weights = product.lowest + unpack_indices(product.weights, product.weight_bits, (20, 96))
-    scales = product.scales.reshape(20, 3)
     x = np.random.default_rng(1).normal(size=(7, 96)).astype(np.float32)
-    step = np.maximum(np.abs(x).max(axis=1, keepdims=True), np.float32(2.0**-119)) / np.float32(127)
-    codes = np.clip(np.rint(x / step), -128, 127).astype(np.int64)
-    y = np.zeros((7, 20), np.float32)
-    for block in range(3):
-        part = slice(32 * block, 32 * block + 32)
-        sums = codes[:, part] @ weights[:, part].T
-        y = y + sums.astype(np.float32) * scales[:, block]
+    y = multiply_blocks(x, weights, product.scales.reshape(20, 3), 32)
     (bias,) = [numpy_helper.to_array(x) for x in source.graph.initializer if x.name == "b"]
-    np.testing.assert_array_equal(compiled.run(x)["y"], y * step + bias)
+    np.testing.assert_array_equal(compiled.run(x)["y"], y + bias)
 
 
 def test_stronger_guarantees_leave_floats():
@@ -178,13 +190,72 @@ def test_nbits_after_dynamic_quantizers(bits, zeropts, bias, k):
     model = make_dynamic_nbits(packed, bias=bias)
     compiled = anybit.compile(model)
     (layer,) = compiled.report.layers
-    if bits == 8 and zeropts:  # 9 bits less the zero-points
-        assert layer.guarantee is None
-        assert layer.reason == "its weights less their zero-points do not fit 8 bits"
-        check_nbits_stay(model, compiled)
-        return
     assert layer.guarantee == "bounded"
+    if k > 16 or (bits == 8 and zeropts):
+        assert find_product(compiled)[1].weight_bits == layer.layer.weight_bits == bits
     x = np.random.default_rng(0).normal(size=(5, k)).astype(np.float32)
+    expected, actual = anybit.load(model).run(x)["y"], compiled.run(x)["y"]
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def pack_with_onnxruntime(proto, **options):
+    """Return a model whose MatMul has become a MatMulNBits with zero-points, and its inputs."""
+    nbits = pytest.importorskip("onnxruntime.quantization.matmul_nbits_quantizer")
+    tool = nbits.MatMulNBitsQuantizer(copy.deepcopy(proto), is_symmetric=False, **options)
+    tool.process()
+    packed = tool.model.model
+    constants = {x.name: numpy_helper.to_array(x) for x in packed.graph.initializer}
+    (node,) = [node for node in packed.graph.node if node.op_type == "MatMulNBits"]
+    return packed, [constants[name] for name in node.input[1:]]
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("depth", "block"), [(200, 32), (50, 16), (128, 64), (30, 32)])
+@pytest.mark.usefixtures("level")
+def test_nbits_of_onnxruntime_with_zero_points_are_exact(bits, depth, block):
+    source = make_model(depth, 21)
+    packed, (codes, scales, zeros) = pack_with_onnxruntime(source, bits=bits, block_size=block)
+    compiled = anybit.compile(anybit.quantize(packed, activations="int8 dynamic"))
+    blocks = -(-depth // block)
+    if blocks > 1:
+        _, product = find_product(compiled)
+        assert isinstance(product, p.AsymmetricBlockProduct)
+        assert (product.weight_bits, product.block) == (bits, block)
+    zeros = unpack_codes(zeros.reshape(21, -1), bits)[:, :blocks].astype(np.int64)
+    stored = unpack_codes(codes, bits).reshape(21, -1)[:, :depth].astype(np.int64)
+    weights = stored - np.repeat(zeros, block, axis=1)[:, :depth]
+    x = np.random.default_rng(1).normal(size=(7, depth)).astype(np.float32)
+    x[1], x[2] = 1, -1
+    x[3] = 0
+    y = multiply_blocks(x, weights, scales.reshape(21, blocks), block)
+    (bias,) = [numpy_helper.to_array(x) for x in source.graph.initializer if x.name == "b"]
+    rows = np.concatenate([x, x[:2]])
+    rows[7, 0], rows[8, 1] = np.nan, np.inf
+    for threads in (1, 3):
+        with num_threads(threads):
+            actual = compiled.run(rows)["y"]
+        np.testing.assert_array_equal(actual[:7], y + bias)
+        assert np.isnan(actual[7:]).all()
+
+
+def test_nbits_with_zero_points_keep_their_size(tmp_path):
+    source = make_model(2048, 64)
+    packed, arrays = pack_with_onnxruntime(source, bits=4, block_size=32)
+    compiled = anybit.compile(anybit.quantize(packed, activations="int8 dynamic"))
+    compiled.save(tmp_path / "compiled.onnx")
+    stored = sum(array.nbytes for array in arrays)
+    assert stored < (tmp_path / "compiled.onnx").stat().st_size < stored + 4096
+
+
+def test_zero_points_of_equal_blocks():
+    """Scales that are equal make one block, whose codes may need more bits."""
+    packed = NBits(k=64, n=20, bits=4, block=16, zeropts=True)
+    packed.scales[:] = 0.5
+    packed.zeropts[:, ::2], packed.zeropts[:, 1::2] = 0, 15
+    model = make_dynamic_nbits(packed)
+    x = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32)
+    compiled = anybit.compile(model)
+    assert compiled.report.layers[0].guarantee == "bounded"
     expected, actual = anybit.load(model).run(x)["y"], compiled.run(x)["y"]
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 

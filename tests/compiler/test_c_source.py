@@ -158,7 +158,8 @@ def is_refused(at: p.Instruction, inputs: int) -> bool:
             return isinstance(at.epilogue, p.Affine | p.Rounded)
         case p.Quantize():
             return at.source >= inputs
-    return isinstance(at, p.BlockProduct | p.Elementwise | p.MatMul | p.DynamicQuantize)
+    blocks = p.BlockProduct | p.AsymmetricBlockProduct
+    return isinstance(at, blocks | p.Elementwise | p.MatMul | p.DynamicQuantize)
 
 
 @pytest.mark.parametrize("codes", [False, True])

@@ -152,7 +152,7 @@ class _Maker:
                 case p.Elementwise():
                     reads = {"first": source(at.first), "second": source(at.second)}
                     return replace(at, target=target(at.target), **reads)
-                case p.BlockProduct():
+                case p.BlockProduct() | p.AsymmetricBlockProduct():
                     zero = source(at.zero) if at.zero >= 0 else at.zero
                     return replace(at, zero=zero, target=target(at.target))
                 case p.DynamicScale():
@@ -276,8 +276,14 @@ class _Maker:
         scales = self._rng.normal(0, 1, channels * -(-x.channels // block)).astype(np.float32)
         target = self._float_target(x.height, x.width, channels)
         weights = pack_indices(indices, bits)
+        if self._integer(0, 1):
+            sizes = source, zero, target, block, lowest, bits
+            self._instructions.append(p.BlockProduct(*sizes, weights, scales))
+            return
+        zeros = self._rng.integers(0, 2**bits, scales.size).astype(np.uint8)
+        packed = weights, pack_indices(zeros, bits)
         self._instructions.append(
-            p.BlockProduct(source, zero, target, block, lowest, bits, weights, scales)
+            p.AsymmetricBlockProduct(source, zero, target, block, bits, *packed, scales)
         )
 
     def _matmul(self) -> None:

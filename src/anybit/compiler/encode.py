@@ -28,6 +28,7 @@ _SOURCES_OF = {
     p.DynamicZero: ("source", "scale"),
     p.DynamicQuantize: ("source", "scale", "zero"),
     p.BlockProduct: ("source", "zero"),
+    p.AsymmetricBlockProduct: ("source", "zero"),
 }
 _MISSING = -1
 

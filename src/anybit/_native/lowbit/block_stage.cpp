@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage of a BlockProduct instruction.
+// Stage of a BlockProduct or AsymmetricBlockProduct instruction.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -22,17 +22,27 @@ std::int64_t steps_of(std::int64_t channels) { return (channels + 15) / 16 * 4; 
 // Bits of the planes that indices are stored in.
 int stored_bits(std::int64_t bits) { return bits == 7 ? 8 : static_cast<int>(bits); }
 
+// The number of `bits` bits at a place among others without gaps.
+std::int64_t number_at(Bytes numbers, std::int64_t place, std::int64_t bits) {
+  const auto bit = static_cast<std::size_t>(place * bits);
+  std::uint32_t both = numbers[bit / 8];
+  if (bit / 8 + 1 < numbers.size()) both |= std::uint32_t{numbers[bit / 8 + 1]} << 8;
+  return both >> bit % 8 & ((1u << bits) - 1);
+}
+
 // Packs weights: per panel and block groups of 8 steps, perhaps one of 4, planes of bits in turn;
-// then the scales, and the sums of the weights if there are zero-points.
+// then the scales, and the sums of the weights if activations have zero-points. After all panels
+// follow the zero-points of weights, a byte each, per panel and block.
 class BlockPacking {
  public:
-  BlockPacking(const BlockProduct& at, std::int64_t depth, std::int64_t channels, bool has_zeros)
-      : at_(at),
+  BlockPacking(const BlockTask& task, std::int64_t depth, std::int64_t channels, bool has_zeros)
+      : at_(task.product),
+        zero_points_(task.zero_points),
         depth_(depth),
         channels_(channels),
-        block_(std::min(at.block, depth)),
+        block_(std::min(at_.block, depth)),
         blocks_((depth + block_ - 1) / block_),
-        bits_(stored_bits(at.weight_bits)),
+        bits_(stored_bits(at_.weight_bits)),
         has_zeros_(has_zeros) {}
 
   std::int64_t blocks() const { return blocks_; }
@@ -45,11 +55,21 @@ class BlockPacking {
     return (blocks_ - 1) * block_bytes(0) + block_bytes(blocks_ - 1);
   }
 
+  std::int64_t weight_bytes() const { return panels() * panel_bytes(); }
+  std::int64_t zero_bytes() const {
+    return zero_points_.empty() ? 0 : panels() * blocks_ * panel_channels;
+  }
+
   void write(std::byte* to) const {
     for (std::int64_t channel = 0; channel < channels_; ++channel) {
       std::byte* const panel = to + channel / panel_channels * panel_bytes();
       for (std::int64_t block = 0; block < blocks_; ++block)
         write_block(channel, block, panel + block * block_bytes(0));
+    }
+    for (std::int64_t i = 0; !zero_points_.empty() && i < channels_ * blocks_; ++i) {
+      const std::int64_t channel = i / blocks_, block = i % blocks_;
+      to[weight_bytes() + (channel / panel_channels * blocks_ + block) * panel_channels +
+         channel % panel_channels] = static_cast<std::byte>(zero_point(channel, block));
     }
   }
 
@@ -63,20 +83,20 @@ class BlockPacking {
     return steps / 8 * group_vectors(bits_, 8) + (steps % 8 != 0 ? group_vectors(bits_, 4) : 0);
   }
 
-  std::int64_t index(std::int64_t channel, std::int64_t place) const {
-    const auto bit = static_cast<std::size_t>((channel * depth_ + place) * at_.weight_bits);
-    std::uint32_t both = at_.weights[bit / 8];
-    if (bit / 8 + 1 < at_.weights.size()) both |= std::uint32_t{at_.weights[bit / 8 + 1]} << 8;
-    return both >> bit % 8 & ((1u << at_.weight_bits) - 1);
+  std::int64_t zero_point(std::int64_t channel, std::int64_t block) const {
+    if (zero_points_.empty()) return -at_.lowest;
+    return number_at(zero_points_, channel * blocks_ + block, at_.weight_bits);
   }
 
   void write_block(std::int64_t channel, std::int64_t block, std::byte* to) const {
     const std::int64_t lane = channel % panel_channels, size = size_of(block);
     const std::int64_t steps = steps_of(size), group_bytes = group_vectors(bits_, 8) * vector_bytes;
-    std::uint32_t sum = 0;  // of zero-points: modulo 2^32, as sums of products
+    const std::int64_t zero_point = this->zero_point(channel, block);
+    std::uint32_t sum = 0;  // modulo 2^32, as sums of products
     for (std::int64_t i = 0; i < size; ++i) {
-      const std::int64_t number = index(channel, block * block_ + i);
-      sum += static_cast<std::uint32_t>(at_.lowest + number);
+      const std::int64_t number =
+          number_at(at_.weights, channel * depth_ + block * block_ + i, at_.weight_bits);
+      sum += static_cast<std::uint32_t>(number - zero_point);
       const std::int64_t step = i / bytes_together, group = step / 8;
       const auto in_group = static_cast<int>(std::min<std::int64_t>(8, steps - group * 8));
       put(to + group * group_bytes + lane * bytes_together + i % bytes_together, step % 8, in_group,
@@ -99,6 +119,7 @@ class BlockPacking {
   }
 
   const BlockProduct& at_;
+  const Bytes zero_points_;
   const std::int64_t depth_, channels_, block_, blocks_;
   const int bits_;
   const bool has_zeros_;
@@ -116,13 +137,14 @@ class BlockStage final : public Stage {
   BlockStage(const BlockTask& task, const SizedFloats& to, Level level)
       : to_(to.place),
         zero_(task.zero),
-        has_zero_(task.product->has_zero()),
+        has_zero_(task.product.has_zero()),
         one_zero_(task.one_zero),
         low_code_(static_cast<float>(task.tensor.lowest)),
         high_code_(static_cast<float>(task.tensor.lowest + task.tensor.levels - 1)),
         width_(task.tensor.width),
         kernels_(kernels_of<ProductKernels>(level)) {
-    name = BlockProduct::name;
+    const bool is_asymmetric = !task.zero_points.empty();
+    name = is_asymmetric ? AsymmetricBlockProduct::name : BlockProduct::name;
     source = task.source;
     lines = to.sizes.height;
     channels = to.sizes.channels;
@@ -134,9 +156,9 @@ class BlockStage final : public Stage {
     const bool is_signed = low_code_ >= -128 && high_code_ <= 127;
     origin_ = is_signed ? 0 : static_cast<std::int32_t>(task.tensor.lowest) + 128;
     const bool has_zeros = has_zero_ || origin_ != 0;
-    const BlockProduct& product = *task.product;
-    const BlockPacking packing(product, channels_of_sum, channels, has_zeros);
-    weights_ = room_for(packing.panels() * packing.panel_bytes(), task.most_bytes);
+    const BlockProduct& product = task.product;
+    const BlockPacking packing(task, channels_of_sum, channels, has_zeros);
+    weights_ = room_for(packing.weight_bytes() + packing.zero_bytes(), task.most_bytes);
     packing.write(weights_.data());
     ones_ = ones_of(packing.size_of(0)),
     last_ones_ = ones_of(packing.size_of(packing.blocks() - 1));
@@ -149,6 +171,7 @@ class BlockStage final : public Stage {
     block_.last_steps = static_cast<int>(last_ones_.size());
     block_.ones = ones_.data(), block_.last_ones = last_ones_.data();
     block_.lowest = static_cast<std::int32_t>(product.lowest);
+    if (is_asymmetric) block_.zero_points = weights_.data() + packing.weight_bytes();
     block_.stride = chunk_channels;
     has_zeros_ = has_zeros;
     const std::int64_t fitting =
@@ -223,6 +246,7 @@ class BlockStage final : public Stage {
     block.pixels = pixels.sources, block.count = pixels.count;
     block.panels = static_cast<int>((count + panel_channels - 1) / panel_channels);
     block.weights = weights_.data() + channel / panel_channels * block_.panel;
+    if (block.zero_points != nullptr) block.zero_points += channel * block.blocks;
     block.zeros = has_zeros_ ? pixels.zeros : nullptr;
     block.sums = room;
     sums_(block);

@@ -94,15 +94,11 @@ class StageMaker {
     return make_stage(at, {floats(source), sizes_of(program_, source)},
                       floats(float_target(program_, at.target)), loops_);
   }
-  std::unique_ptr<Stage> operator()(const BlockProduct& at) const {
-    const FloatNumber target = float_target(program_, at.target);
-    BlockTask task{&at, tensor(at.source), &at_place(at.source), {}, false, most_bytes_};
-    if (at.has_zero()) {
-      const FloatNumber zero = float_source(program_, at.zero);
-      const FloatTensor sizes = sizes_of(program_, zero);
-      task.zero = floats(zero), task.one_zero = sizes.height * sizes.width == 1;
-    }
-    return make_stage(task, {floats(target), sizes_of(program_, target)}, level_);
+  std::unique_ptr<Stage> operator()(const BlockProduct& at) const { return make_blocks(at, {}); }
+  std::unique_ptr<Stage> operator()(const AsymmetricBlockProduct& at) const {
+    const BlockProduct product{at.source, at.zero,        at.target,  at.block,
+                               0,         at.weight_bits, at.weights, at.scales};
+    return make_blocks(product, at.zero_points);
   }
   std::unique_ptr<Stage> operator()(const MaxPool& at) const {
     return make_stage(at, at_place(at.source), at_place(at.target), loops_);
@@ -187,6 +183,19 @@ class StageMaker {
     if (all > curve_starts_) return false;
     curve_starts_ -= all;
     return true;
+  }
+
+  // A product with a scale per block; zero-points are those of the blocks, or there are none.
+  std::unique_ptr<Stage> make_blocks(const BlockProduct& at, Bytes zero_points) const {
+    const FloatNumber target = float_target(program_, at.target);
+    BlockTask task{at, zero_points, tensor(at.source), &at_place(at.source),
+                   {}, false,       most_bytes_};
+    if (at.has_zero()) {
+      const FloatNumber zero = float_source(program_, at.zero);
+      const FloatTensor sizes = sizes_of(program_, zero);
+      task.zero = floats(zero), task.one_zero = sizes.height * sizes.width == 1;
+    }
+    return make_stage(task, {floats(target), sizes_of(program_, target)}, level_);
   }
 
   // A product of floats, with the steps of the instructions that it computes.

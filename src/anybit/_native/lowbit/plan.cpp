@@ -106,7 +106,7 @@ std::vector<Life> lives_of(const Program& program) {
               read(at.source), read(at.scale), meet(at.target);
               if (at.has_zero()) read(at.zero);
             },
-            [&](const BlockProduct& at) {
+            [&]<IsBlockProduct Kind>(const Kind& at) {
               meet(at.source), write(at.target);
               if (at.has_zero()) read(at.zero);
             },
@@ -260,7 +260,9 @@ void Plan::choose_storage(const Program& program, Level level) {
               if (!std::holds_alternative<Arithmetic>(product.epilogue))
                 votes[place(product.target)].bytes = true;
             },
-            [&](const BlockProduct& product) { votes[place(product.source)].bytes = true; },
+            [&]<IsBlockProduct Kind>(const Kind& product) {
+              votes[place(product.source)].bytes = true;
+            },
             [&](const MaxPool& pool) { votes[place(pool.source)].add(coding_of(pool.target)); },
             [&](const Reshape& reshape) {
               votes[place(reshape.source)].add(coding_of(reshape.target));

@@ -129,12 +129,13 @@ struct BlockSums {
   std::ptrdiff_t block;                  // channels
   int blocks, steps, last_steps;         // steps of the last block
   const std::int32_t *ones, *last_ones;  // four bytes per step: 1 for the channels of the block
-  std::int32_t lowest;                   // weight of the index 0
-  const std::int32_t* zeros;             // per pixel: subtracted from the bytes; null for 0
-  const std::byte* prepared;             // signed bytes of all pixels; null if there are none
-  std::ptrdiff_t prepared_bytes;         // from one pixel to the next
-  const std::int32_t* code_sums;         // [pixel][block]: the sums of these bytes
-  float* sums;                           // [pixel][stride]
+  std::int32_t lowest;                   // weight of the index 0 where blocks have no zero-points
+  const std::byte* zero_points;   // of weights, [panel][block][channel]; null if there are none
+  const std::int32_t* zeros;      // per pixel: subtracted from the bytes; null for 0
+  const std::byte* prepared;      // signed bytes of all pixels; null if there are none
+  std::ptrdiff_t prepared_bytes;  // from one pixel to the next
+  const std::int32_t* code_sums;  // [pixel][block]: as `prepare_blocks` writes them
+  float* sums;                    // [pixel][stride]
   std::ptrdiff_t stride;
 };
 
@@ -357,7 +358,8 @@ struct ProductKernels {
   void (*short_epilogue)(const ShortEpilogueBlock&) = nullptr;
   // Pixels times weights in blocks that are multiplied together if they are prepared.
   int block_rows = 1;
-  // Turns indices into signed bytes, and adds these up by blocks.
+  // Turns indices into signed bytes, and adds these up by blocks: the sums, or what zero-points of
+  // weights are multiplied by.
   void (*prepare_blocks)(const BlockSums&, const std::byte* indices, std::int64_t depth,
                          std::byte* to, std::int32_t* sums) = nullptr;
   // Sums of weights in blocks, by their bits less 1.

@@ -6,18 +6,20 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
 namespace anybit::lowbit {
 
 // Versions of programs that this library runs. Records with a `since` are not in earlier ones.
-inline constexpr std::int64_t program_version = 7, first_version = 2;
+inline constexpr std::int64_t program_version = 8, first_version = 2;
 
 inline constexpr std::int64_t most_levels = 256;
 inline constexpr std::int64_t most_pieces = 512;
 inline constexpr std::int64_t most_shift = std::int64_t{1} << 20;
 inline constexpr std::int64_t most_right_shift = 51;
+inline constexpr std::int64_t most_asymmetric_block = std::int64_t{1} << 14;
 inline constexpr std::int64_t most_term = std::int64_t{1} << 62;
 
 // Arrays are borrowed from the stores of the encoded program.
@@ -418,10 +420,29 @@ struct BlockProduct {
   bool has_zero() const { return zero >= 0; }
 };
 
+struct AsymmetricBlockProduct {
+  static constexpr std::string_view name = "AsymmetricBlockProduct";
+  static constexpr std::int64_t since = 8;
+  std::int64_t source = 0, zero = 0, target = 0, block = 0, weight_bits = 0;
+  Bytes weights, zero_points;
+  Floats scales;
+
+  void visit(auto&& field) {
+    field("source", source), field("zero", zero), field("target", target), field("block", block);
+    field("weight_bits", weight_bits), field("weights", weights);
+    field("zero_points", zero_points), field("scales", scales);
+  }
+  bool has_zero() const { return zero >= 0; }
+};
+
+template <class Record>
+concept IsBlockProduct =
+    std::is_same_v<Record, BlockProduct> || std::is_same_v<Record, AsymmetricBlockProduct>;
+
 using Instruction =
     std::variant<Quantize, Product, MaxPool, Lookup, Combine, Gather, Reshape, Dequantize, Add,
                  Multiply, Elementwise, DynamicScale, DynamicZero, DynamicQuantize, MatMul, Softmax,
-                 LayerNorm, SpatialMean, BlockProduct>;
+                 LayerNorm, SpatialMean, BlockProduct, AsymmetricBlockProduct>;
 
 struct Program {
   static constexpr std::string_view name = "Program";

@@ -178,9 +178,10 @@ std::unique_ptr<Stage> make_stage(const LayerNorm& at, const FloatTensor& tensor
 std::unique_ptr<Stage> make_stage(const SpatialMean& at, const SizedFloats& source,
                                   const FloatPlace& target, const ElementLoops& loops);
 
-// A verified BlockProduct instruction with its operands.
+// A verified BlockProduct or AsymmetricBlockProduct instruction with its operands.
 struct BlockTask {
-  const BlockProduct* product = nullptr;
+  BlockProduct product;
+  Bytes zero_points;  // of blocks; empty where `lowest` takes their place
   Tensor tensor;
   const Place* source = nullptr;
   FloatPlace zero;

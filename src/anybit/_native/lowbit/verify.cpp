@@ -353,7 +353,8 @@ class Verification {
     else verify_product(at, codes, tensor(at.target), target(at.target).levels);
   }
 
-  void verify(const BlockProduct& at) {
+  template <IsBlockProduct Kind>
+  void verify(const Kind& at) {
     const Tensor& from = source(at.source);
     if (at.has_zero()) verify_statistic(from, float_source(at.zero), "the zero");
     else need(at.zero, -1, -1, "the zero");

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constant weights with a scale per block of the reduction axis."""
+"""Constant weights with a scale, and perhaps a zero-point, per block of the reduction axis."""
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
+from anybit.compiler.dynamic_quantizers import find_dynamic_quantizer
+from anybit.compiler.program.program import MOST_ASYMMETRIC_BLOCK
 from anybit.errors import ModelError
 from anybit.onnx.analysis.mismatch import Mismatch
 from anybit.onnx.analysis.products import ProductAnalysis
@@ -36,26 +38,52 @@ class BlockWeights:
         codes: Integers less their zero-points, output channel x input channel.
         scales: float32, output channel x block.
         block: The input channels of a block; the last one may have fewer.
+        zero_points: Output channel x block, where the codes of blocks begin at different numbers;
+            None if all begin at the lowest code.
     """
 
     codes: Array
     scales: Array
     block: int
+    zero_points: Array | None = None
+
+    @property
+    def indices(self) -> Array:
+        """The codes above the lowest one, or plus the zero-points of their blocks."""
+        if self.zero_points is None:
+            return self.codes - self.codes.min()
+        zeros = np.repeat(self.zero_points, self.block, axis=1)
+        return self.codes + zeros[:, : self.codes.shape[1]]
 
     @property
     def bits(self) -> int:
-        """The bits of the indices above the lowest code."""
-        return max(1, int(self.codes.max() - self.codes.min()).bit_length())
+        """The bits of the indices."""
+        return max(1, int(self.indices.max()).bit_length())
 
 
 def find_block_weights(products: Iterable[ProductAnalysis]) -> dict[str, BlockWeights]:
-    """Return the weights of products that have several scales per channel, by their outputs."""
+    """Return the weights of products that have several scales per channel, by their outputs.
+
+    Weights with one scale per channel that need 9 bits are blocks of all input channels, if scales
+    of activations are computed.
+    """
     weights = {}
     for product in products:
-        own = _find_weights(product) if product.codes is None else None
-        if own is not None:
+        one_scale = product.codes is not None
+        own = None if one_scale and not _is_wide(product) else _find_weights(product)
+        if own is not None and (not one_scale or own.zero_points is not None):
             weights[str(product.node.outputs[0].name)] = own
     return weights
+
+
+def _is_wide(product: ProductAnalysis) -> bool:
+    """Return whether weights after a computed scale do not fit 8 bits less their zero-points."""
+    x, limits = get_input(product.node, 0), np.iinfo(np.int8)
+    producer = None if x is None else x.producer()
+    if product.codes is None or not product.codes.size or producer is None:
+        return False
+    fits = product.codes.min() >= limits.min and product.codes.max() <= limits.max
+    return not fits and find_dynamic_quantizer(producer) is not None
 
 
 def _find_weights(product: ProductAnalysis) -> BlockWeights | None:
@@ -76,7 +104,29 @@ def _find_weights(product: ProductAnalysis) -> BlockWeights | None:
         return None
     (starts,) = np.nonzero(np.any(scales[:, 1:] != scales[:, :-1], axis=0))
     block = math.gcd(*(starts + 1).tolist()) or codes.shape[1]
-    return _fit_signs(BlockWeights(codes, np.ascontiguousarray(scales[:, ::block]), block))
+    weights = BlockWeights(codes, np.ascontiguousarray(scales[:, ::block]), block)
+    return _fit_zero_points(_fit_signs(weights))
+
+
+def _fit_zero_points(weights: BlockWeights) -> BlockWeights:
+    """Return the same weights with zero-points per block if their indices have fewer bits then.
+
+    Codes of 0..15 less zero-points of 0..15 are in -15..15, but 16 of these in a block.
+    """
+    lowest, highest = _find_ends(weights)
+    zeros = np.maximum(-lowest, 0)
+    bits = max(1, int((np.maximum(highest, 0) + zeros).max()).bit_length())
+    if bits >= weights.bits or weights.block > MOST_ASYMMETRIC_BLOCK:
+        return weights
+    return replace(weights, zero_points=zeros)
+
+
+def _find_ends(weights: BlockWeights) -> tuple[Array, Array]:
+    """Return the lowest and the highest code of each block."""
+    starts = np.arange(0, weights.codes.shape[1], weights.block)
+    ends = np.minimum, np.maximum
+    lowest, highest = (end.reduceat(weights.codes, starts, axis=1) for end in ends)
+    return lowest, highest
 
 
 def _fit_signs(weights: BlockWeights) -> BlockWeights:
@@ -86,9 +136,7 @@ def _fit_signs(weights: BlockWeights) -> BlockWeights:
     Runtime's tool gives the largest magnitude of a block the code -8, by a negative scale.
     """
     codes = weights.codes
-    starts = np.arange(0, codes.shape[1], weights.block)
-    lowest = np.minimum.reduceat(codes, starts, axis=1)
-    highest = np.maximum.reduceat(codes, starts, axis=1)
+    lowest, highest = _find_ends(weights)
     most = int(max(-lowest.min(), highest.max()))
     flipped = highest == most
     if most & (most - 1) or np.any(flipped & (lowest == -most)):

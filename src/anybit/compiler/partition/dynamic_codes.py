@@ -233,16 +233,19 @@ def plan_block_product(
     """Return the instruction that adds up the scaled accumulators of blocks."""
     blocks, codes = product.blocks, product.codes
     assert blocks is not None, "it has blocks"
-    lowest = int(blocks.codes.min())
+    bits, zeros = blocks.bits, blocks.zero_points
     fields = {
         "block": blocks.block,
-        "lowest": lowest,
-        "weight_bits": blocks.bits,
-        "weights": pack_indices((blocks.codes - lowest).ravel().astype(np.uint8), blocks.bits),
+        "weight_bits": bits,
+        "weights": pack_indices(blocks.indices.ravel().astype(np.uint8), bits),
         "scales": blocks.scales.astype(np.float32),
     }
     reads = [codes.tensor, *([] if codes.zero is None else [codes.zero])]
-    return PlannedInstruction(p.BlockProduct, tuple(reads), target, fields, layer)
+    if zeros is None:
+        own = {"lowest": int(blocks.codes.min())}
+        return PlannedInstruction(p.BlockProduct, tuple(reads), target, fields | own, layer)
+    own = {"zero_points": pack_indices(zeros.ravel().astype(np.uint8), bits)}
+    return PlannedInstruction(p.AsymmetricBlockProduct, tuple(reads), target, fields | own, layer)
 
 
 def _describe(layer: LayerInfo, codes: DynamicCodes) -> LayerInfo:

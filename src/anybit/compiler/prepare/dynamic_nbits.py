@@ -42,7 +42,7 @@ class LiftedProduct:
 def lift_dynamic_nbits(model: ir.Model) -> tuple[LiftedProduct, ...]:
     """Replace each MatMulNBits that reads a quantizer with a computed scale, in place.
 
-    A DequantizeLinear of int8 codes with a scale per block, MatMul and perhaps Add take its place.
+    A DequantizeLinear of codes with a scale per block, MatMul and perhaps Add take its place.
     Nodes that may round their input again stay, as do those on floats.
     """
     editor, nodes = Editor(model), [node for node in model.graph if is_nbits(node)]
@@ -98,20 +98,20 @@ def _replace(node: ir.Node, packed: PackedWeight, editor: Editor) -> LiftedProdu
     """Replace a node.
 
     Raises:
-        Inexpressible: The weights are not integers of 8 bits.
-        ValueError: Their values overflow float32.
+        Inexpressible: The scales are not finite.
+        ValueError: The values overflow float32.
     """
     grid, values = packed.weight(node)
-    codes = grid.encode(values, np.int32) - grid.zeropt
-    limits = np.iinfo(np.int8)
-    if np.any(codes != np.clip(np.rint(codes), limits.min, limits.max)):
-        raise Inexpressible("its weights less their zero-points do not fit 8 bits")
+    dtype = np.int8 if min(grid.codes) < 0 else np.uint8
     y, name = node.outputs[0], str(node.outputs[0].name)
-    flat = codes.reshape(-1, packed.n)[: packed.k].astype(np.int8)
-    scales = np.broadcast_to(grid.scale, (packed.blocks, 1, packed.n))[:, 0]
+    codes = grid.encode(values, dtype).reshape(-1, packed.n)[: packed.k]
+    blocks = packed.blocks, 1, packed.n
+    parts = {"codes": codes, "scales": np.broadcast_to(grid.scale, blocks)[:, 0]}
+    if np.any(grid.zeropt):
+        parts["zeros"] = np.broadcast_to(grid.zeropt, blocks)[:, 0].astype(dtype)
     constants = [
         editor.add_constant(f"{name}_{part}", ir.Tensor(np.ascontiguousarray(array)))
-        for part, array in (("codes", flat), ("scales", scales))
+        for part, array in parts.items()
     ]
     sizes = [ir.AttrInt64("axis", 0), ir.AttrInt64("block_size", packed.block)]
     weight = editor.insert(
@@ -123,7 +123,7 @@ def _replace(node: ir.Node, packed: PackedWeight, editor: Editor) -> LiftedProdu
         dtype=_FLOAT,
         attributes=sizes,
     )
-    record_shape(weight, ir.Shape(flat.shape))
+    record_shape(weight, ir.Shape(codes.shape))
     x = require_input(node, A)
     result = editor.insert(node, "MatMul", [x, weight], f"{name}_product", like=y, dtype=_FLOAT)
     product, bias = require_producer(result), get_input(node, BIAS)

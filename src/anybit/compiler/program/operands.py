@@ -5,7 +5,7 @@ from anybit.compiler.program import program as p
 
 _WRITES_FLOATS = (
     *(p.Dequantize, p.Elementwise, p.DynamicScale, p.DynamicZero),
-    *(p.Softmax, p.LayerNorm, p.SpatialMean, p.BlockProduct),
+    *(p.Softmax, p.LayerNorm, p.SpatialMean, p.BlockProduct, p.AsymmetricBlockProduct),
 )
 
 
@@ -16,7 +16,7 @@ def list_tensor_sources(at: p.Instruction) -> tuple[int, ...]:
             return at.first, at.second
         case p.Product() | p.MaxPool() | p.Lookup() | p.Gather() | p.Reshape() | p.Dequantize():
             return (at.source,)
-        case p.BlockProduct():
+        case p.BlockProduct() | p.AsymmetricBlockProduct():
             return (at.source,)
         case _:
             return ()
@@ -33,7 +33,7 @@ def list_float_sources(at: p.Instruction) -> tuple[int, ...]:
             return at.source, at.scale
         case p.DynamicQuantize():
             return at.source, at.scale, at.zero
-        case p.BlockProduct():
+        case p.BlockProduct() | p.AsymmetricBlockProduct():
             return (at.zero,)
         case _:
             return ()

@@ -24,6 +24,7 @@ MOST_LEVELS = 256  # of a tensor: an index is stored in a byte
 MOST_PIECES = 512  # of a channel: two for every index
 MOST_SHIFT = 2**20  # float32 holds the integers that are rounded and shifted
 MOST_RIGHT_SHIFT = 51  # an index shifted left as far, less a product or a term, fits 64 bits
+MOST_ASYMMETRIC_BLOCK = 2**14  # kernels multiply sums of so many bytes as two 16-bit integers
 MOST_TERM = 2**62  # added to a product of two integers of 32 bits, it fits 64 bits
 
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -509,11 +510,7 @@ class LayerNorm:
     """y = (x - mean) * (1 / sqrt(variance + epsilon)) * gain + offset over all channels of a pixel.
 
     Mean and variance are sums in the order of `reference.py`, divided by the number of channels.
-
-    Attributes:
-        source, target: Floats.
-        gains, offsets: One per channel.
-        epsilon: One number.
+    There is a gain and an offset per channel, and one epsilon.
     """
 
     source: int
@@ -558,26 +555,29 @@ class BlockProduct:
     scales: Floats
 
 
+@dataclass(frozen=True, eq=False)
+class AsymmetricBlockProduct:
+    """A `BlockProduct` whose weights are indices less the zero-point of their block.
+
+    There is a zero-point per target channel and block; they are packed as the indices. A block has
+    at most MOST_ASYMMETRIC_BLOCK channels.
+    """
+
+    source: int
+    zero: int
+    target: int
+    block: int
+    weight_bits: int
+    weights: Bytes
+    zero_points: Bytes
+    scales: Floats
+
+
+_OnCodes: TypeAlias = Quantize | Product | MaxPool | Lookup | Combine | Gather | Reshape
+_Arithmetic: TypeAlias = Dequantize | Add | Multiply | Elementwise
+_Dynamic: TypeAlias = DynamicScale | DynamicZero | DynamicQuantize | MatMul | Softmax | LayerNorm
 Instruction: TypeAlias = (
-    Quantize
-    | Product
-    | MaxPool
-    | Lookup
-    | Combine
-    | Gather
-    | Reshape
-    | Dequantize
-    | Add
-    | Multiply
-    | Elementwise
-    | DynamicScale
-    | DynamicZero
-    | DynamicQuantize
-    | MatMul
-    | Softmax
-    | LayerNorm
-    | SpatialMean
-    | BlockProduct
+    _OnCodes | _Arithmetic | _Dynamic | SpatialMean | BlockProduct | AsymmetricBlockProduct
 )
 
 # Their places are their numbers in an encoded program.

@@ -81,13 +81,27 @@ class _Run:
         )
 
     def blockproduct(self, at: p.BlockProduct) -> None:
+        indices = self._unpack_block_weights(at)
+        self._add_blocks(at, at.lowest + indices)
+
+    def asymmetricblockproduct(self, at: p.AsymmetricBlockProduct) -> None:
+        indices = self._unpack_block_weights(at)
+        blocks = -(-indices.shape[1] // at.block)
+        zeros = unpack_indices(at.zero_points, at.weight_bits, (len(indices), blocks))
+        self._add_blocks(at, indices - np.repeat(zeros, at.block, axis=1)[:, : indices.shape[1]])
+
+    def _unpack_block_weights(self, at: p.BlockProduct | p.AsymmetricBlockProduct) -> Array:
+        """Return the indices of weights, target channel x source channel."""
+        shape = self.targets[at.target].shape[-1], self.tensors[at.source].channels
+        return unpack_indices(at.weights, at.weight_bits, shape)
+
+    def _add_blocks(self, at: p.BlockProduct | p.AsymmetricBlockProduct, weights: Array) -> None:
+        """Write the sums of scaled accumulators of blocks."""
         source, y = self.tensors[at.source], self.targets[at.target]
         codes = source.lowest + self.indices[at.source]
         if at.zero >= 0:
             bounds = source.lowest, source.lowest + source.levels - 1
             codes = codes - _round_and_saturate(self._floats[at.zero], 0, *bounds)
-        shape = y.shape[-1], source.channels
-        weights = at.lowest + unpack_indices(at.weights, at.weight_bits, shape)
         starts = range(0, source.channels, at.block)
         y[:] = 0
         for start, scales in zip(starts, at.scales.reshape(len(weights), -1).T, strict=True):

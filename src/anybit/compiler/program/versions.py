@@ -5,7 +5,7 @@ from typing import Any
 
 from anybit.compiler.program import program as p
 
-VERSION = 7  # the newest; a file has the least version that has all its records
+VERSION = 8  # the newest; a file has the least version that has all its records
 FIRST_VERSION = 2  # of records that are not in SINCE
 
 SINCE: dict[type[Any], int] = {
@@ -14,6 +14,7 @@ SINCE: dict[type[Any], int] = {
     **dict.fromkeys((p.MatMul, p.Softmax, p.LayerNorm), 4),
     p.SpatialMean: 5,
     p.BlockProduct: 6,
+    p.AsymmetricBlockProduct: 8,
 }
 """The least version of a program with these records."""
 

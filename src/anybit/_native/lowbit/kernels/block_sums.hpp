@@ -80,6 +80,9 @@ template <int bits, int steps, int step, int to = 0, int first = 0, class Load>
   }
 }
 
+// Bytes of zero-points between those in use and those that are read to the caches.
+constexpr std::ptrdiff_t zeros_ahead = 128;
+
 // wide + the sums of 16 bits in narrow, of levels that have some.
 template <class Isa, class Vector>
 [[gnu::always_inline]] inline void add_narrow([[maybe_unused]] Vector& wide,
@@ -87,10 +90,56 @@ template <class Isa, class Vector>
   if constexpr (Isa::narrow) wide = Isa::add(wide, Isa::widened(narrow));
 }
 
+// The zero-points of the channels of a register.
+[[gnu::always_inline]] inline UnsignedRegister widened_zeros(const std::byte* from) {
+#if defined(__AVX512F__)
+  return UnsignedRegister(_mm512_cvtepu8_epi32(read<__m128i>(from)));
+#elif defined(__AVX2__)
+  return UnsignedRegister(
+      _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#elif defined(__SSE4_1__)
+  return UnsignedRegister(_mm_cvtepu8_epi32(_mm_cvtsi32_si128(read<std::int32_t>(from))));
+#else
+  using Bytes [[gnu::vector_size(register_bytes / 4)]] = std::uint8_t;
+  return __builtin_convertvector(read<Bytes>(from), UnsignedRegister);
+#endif
+}
+
+// sum - zero-point * the sum of the codes of a block, for each channel. The latter becomes a factor
+// once: on x86 two integers of 16 bits, which one instruction multiplies by the zero-point and 128
+// times that. They hold sums of 2^14 codes.
+#if defined(__SSE4_1__)
+template <class Number>
+[[gnu::always_inline]] inline Number zero_factor(Number code_sum) {
+  const Number opposite = 0u - code_sum;
+  return (opposite & 127u) | ((opposite << 9) & 0xffff0000u);
+}
+
+template <class Isa>
+[[gnu::always_inline]] inline UnsignedRegister less_zeros(UnsignedRegister sum,
+                                                          UnsignedRegister zero_points,
+                                                          UnsignedRegister factor) {
+  using Vector = typename Isa::Vector;
+  const UnsignedRegister both = zero_points | (zero_points << 23);
+  return UnsignedRegister(Isa::dot_words(Vector(sum), Vector(both), Vector(factor)));
+}
+#else
+template <class Number>
+[[gnu::always_inline]] inline Number zero_factor(Number code_sum) {
+  return 0u - code_sum;
+}
+
+template <class Isa>
+[[gnu::always_inline]] inline UnsignedRegister less_zeros(UnsignedRegister sum,
+                                                          UnsignedRegister zero_points,
+                                                          UnsignedRegister factor) {
+  return sum + zero_points * factor;
+}
+#endif
+
 // Sums of `rows` pixels times `panels` panels. Several pixels are prepared.
 template <int bits, int rows, int panels>
-[[gnu::noinline]] void block_tile(const BlockSums& block, int first, const std::byte* weights,
-                                  float* out) {
+[[gnu::noinline]] void block_tile(const BlockSums& block, int first, int panel_number, float* out) {
   using Isa = BlockDots<bits>;
   using Vector = typename Isa::Vector;
   constexpr int parts = panel_channels / Isa::lanes, columns = panels * parts;
@@ -101,7 +150,11 @@ template <int bits, int rows, int panels>
     a[i] = prepared ? at.prepared + (first + i) * at.prepared_bytes : at.pixels[first + i];
   });
   const std::ptrdiff_t panel = at.panel;
-  const std::byte *b = weights, *next = b;
+  const std::byte *b = at.weights + panel_number * panel, *next = b;
+  const std::byte* const zeros =
+      at.zero_points == nullptr
+          ? nullptr
+          : at.zero_points + std::ptrdiff_t{panel_number} * at.blocks * panel_channels;
   const auto place = [&](int j) __attribute__((always_inline)) {
     return b + j / parts * panel + j % parts * static_cast<int>(sizeof(Vector));
   };
@@ -161,20 +214,35 @@ template <int bits, int rows, int panels>
       repeat<panels>([&](int j) __attribute__((always_inline)) {
         __builtin_prefetch(b + j * panel + bytes_ahead);
       });
-    repeat<rows>([&](int i) __attribute__((always_inline)) {
-      UnsignedRegister lows = wrapping(IntRegister(codes[i]));
-      if constexpr (prepared)
-        lows += static_cast<std::uint32_t>(at.code_sums[(first + i) * at.blocks + number]);
-      lows *= static_cast<std::uint32_t>(at.lowest);
-      repeat<columns>([&](int j) __attribute__((always_inline)) {
-        UnsignedRegister sum = wrapping(IntRegister(sums[i][j])) + lows;
-        if (at.zeros != nullptr)
-          sum -= wrapping(read<IntRegister>(place(j) + vector_block)) *
-                 static_cast<std::uint32_t>(at.zeros[first + i]);
-        const FloatRegister scales = read<FloatRegister>(place(j));
-        totals[i][j] += __builtin_convertvector(IntRegister(sum), FloatRegister) * scales;
+    const auto add_scaled = [&]<bool asymmetric>() __attribute__((always_inline)) {
+      UnsignedRegister zero_points[columns];
+      if constexpr (asymmetric)
+        repeat<columns>([&](int j) __attribute__((always_inline)) {
+          const std::ptrdiff_t block = std::ptrdiff_t{j / parts} * at.blocks + number;
+          const std::byte* const from = zeros + block * panel_channels + j % parts * Isa::lanes;
+          zero_points[j] = widened_zeros(from);
+          if (rows == 1 && j % parts == 0) __builtin_prefetch(from + zeros_ahead);
+        });
+      repeat<rows>([&](int i) __attribute__((always_inline)) {
+        UnsignedRegister lows = wrapping(IntRegister(codes[i]));
+        if constexpr (prepared)
+          lows += static_cast<std::uint32_t>(at.code_sums[(first + i) * at.blocks + number]);
+        if constexpr (!asymmetric) lows *= static_cast<std::uint32_t>(at.lowest);
+        else if constexpr (!prepared) lows = zero_factor(lows);
+        repeat<columns>([&](int j) __attribute__((always_inline)) {
+          UnsignedRegister sum = wrapping(IntRegister(sums[i][j]));
+          if constexpr (asymmetric) sum = less_zeros<Isa>(sum, zero_points[j], lows);
+          else sum += lows;
+          if (at.zeros != nullptr)
+            sum -= wrapping(read<IntRegister>(place(j) + vector_block)) *
+                   static_cast<std::uint32_t>(at.zeros[first + i]);
+          const FloatRegister scales = read<FloatRegister>(place(j));
+          totals[i][j] += __builtin_convertvector(IntRegister(sum), FloatRegister) * scales;
+        });
       });
-    });
+    };
+    if (zeros != nullptr) add_scaled.template operator()<true>();
+    else add_scaled.template operator()<false>();
     next += at.bytes, b = next;
   }
   repeat<rows>([&](int i) __attribute__((always_inline)) {
@@ -197,12 +265,12 @@ template <int bits, int rows, int panels>
 [[gnu::always_inline]] inline void block_panels(const BlockSums& at, int row, int panel, int end) {
   float* const out = at.sums + row * at.stride;
   for (; panel + panels <= end; panel += panels)
-    block_tile<bits, rows, panels>(at, row, at.weights + panel * at.panel,
-                                   out + panel * panel_channels);
+    block_tile<bits, rows, panels>(at, row, panel, out + panel * panel_channels);
   if constexpr (panels > 1) block_panels<bits, rows, panels / 2>(at, row, panel, end);
 }
 
-// Turns the indices of a pixel into signed bytes, and adds these up by blocks.
+// Turns the indices of a pixel into signed bytes, and adds these up by blocks, as factors of
+// zero-points if there are some.
 void prepare_blocks(const BlockSums& at, const std::byte* indices, std::int64_t depth,
                     std::byte* to, std::int32_t* sums) {
   const auto* const from = reinterpret_cast<const std::uint8_t*>(indices);
@@ -214,7 +282,8 @@ void prepare_blocks(const BlockSums& at, const std::byte* indices, std::int64_t 
     const std::int64_t end = std::min<std::int64_t>(start + at.block, depth);
     std::int32_t sum = 0;
     for (std::int64_t i = start; i < end; ++i) sum += bytes[i];
-    *sums++ = sum;
+    const auto code_sum = static_cast<std::uint32_t>(sum);
+    *sums++ = at.zero_points == nullptr ? sum : static_cast<std::int32_t>(zero_factor(code_sum));
   }
 }
 

@@ -68,7 +68,7 @@ def _find_reason(at: p.Instruction, inputs: int) -> str:
             return _PRODUCTS
         case p.DynamicScale() | p.DynamicZero() | p.DynamicQuantize():
             return _DYNAMIC
-        case p.BlockProduct():
+        case p.BlockProduct() | p.AsymmetricBlockProduct():
             return _FLOATS
         case p.Quantize():
             return _FLOATS if at.source >= inputs else ""
