@@ -39,12 +39,22 @@ BLOCK = 32
 FORMATS = {
     "W8": ("int8", 8.0),
     f"W4 block {BLOCK}": (f"int4 per-block {BLOCK}", 4 + 32 / BLOCK),
+    **{
+        f"W{bits} block {BLOCK}, zero-points": (
+            f"uint{bits} per-block {BLOCK}",
+            bits + (32 + 8) / BLOCK,
+        )
+        for bits in (8, 4)
+    },
     "W3": ("int3", 3.0),
     "W2": ("int2", 2.0),
     "ternary": ("ternary", 2.0),
     "W1": ("bipolar", 1.0),
 }
-PEERS = {f"MatMulNBits, {bits} bits": bits for bits in (8, 4, 2)}
+PEERS = {
+    f"MatMulNBits, {bits} bits{', zero-points' if zeros else ''}": (bits, zeros)
+    for bits, zeros in ((8, False), (4, False), (2, False), (8, True), (4, True))
+}
 COLUMNS = ("matrix", "weights", "from cache", "from memory", "GB/s", "share of reads")
 EVICTED = 2**30
 LARGE_PAGE = 2**21
@@ -78,15 +88,19 @@ def make_float_model(depth: int, columns: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
-def make_peer(depth: int, columns: int, bits: int) -> onnx.ModelProto:
-    """Return a MatMulNBits of random codes, which rounds x to 8 bits."""
+def make_peer(depth: int, columns: int, bits: int, zeros: bool = False) -> onnx.ModelProto:
+    """Return a MatMulNBits of random codes, perhaps with zero-points, which rounds x to 8 bits."""
     random = np.random.default_rng(0)
     blocks = depth // BLOCK
     codes = random.integers(0, 256, (columns, blocks, BLOCK * bits // 8)).astype(np.uint8)
     scales = random.uniform(0.5, 1, columns * blocks).astype(np.float32)
+    constants = {"codes": codes, "scales": scales}
+    if zeros:
+        packed = random.integers(0, 256, (columns, -(-blocks * bits // 8)))
+        constants["zero_points"] = packed.astype(np.uint8)
     sizes = {"K": depth, "N": columns, "bits": bits, "block_size": BLOCK}
     node = helper.make_node(
-        *("MatMulNBits", ["x", "codes", "scales"], ["y"]),
+        *("MatMulNBits", ["x", *constants], ["y"]),
         domain="com.microsoft",
         accuracy_level=4,
         **sizes,
@@ -96,7 +110,7 @@ def make_peer(depth: int, columns: int, bits: int) -> onnx.ModelProto:
         "gemv",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, depth])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, columns])],
-        [numpy_helper.from_array(codes, "codes"), numpy_helper.from_array(scales, "scales")],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
@@ -115,8 +129,9 @@ def make_calls(
         anybit.onnxruntime.register(options)
         anybit.compile(quantized).save(folder / "compiled.onnx")
         calls[name] = bits, bound_run(onnx.load(folder / "compiled.onnx"), x, options)
-    for name, number in PEERS.items():
-        calls[name] = number + 32 / BLOCK, bound_run(make_peer(x.shape[1], columns, number), x)
+    for name, (number, zeros) in PEERS.items():
+        peer = make_peer(x.shape[1], columns, number, zeros)
+        calls[name] = number + (32 + number * zeros) / BLOCK, bound_run(peer, x)
     if llama is not None:
         w = np.random.default_rng(0).normal(0, 1, (columns, x.shape[1])).astype(np.float32)
         for (form, layout), call in llama.products(w, x).items():

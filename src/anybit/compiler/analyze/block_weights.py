@@ -28,6 +28,7 @@ from anybit.ops.grids import IntegerGrid
 _Parts: TypeAlias = tuple[Array, Array]
 _KINDS = ("MatMul", "Gemm")
 _MATRIX = 2
+_FAST_BITS = 2, 4, 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,14 +110,15 @@ def _find_weights(product: ProductAnalysis) -> BlockWeights | None:
 
 
 def _fit_zero_points(weights: BlockWeights) -> BlockWeights:
-    """Return the same weights with zero-points per block if their indices have fewer bits then.
+    """Return the same weights with zero-points per block if these make them faster.
 
-    Codes of 0..15 less zero-points of 0..15 are in -15..15, but 16 of these in a block.
+    Codes of 0..15 less zero-points of 0..15 are in -15..15, but 16 of these in a block. Kernels
+    read 2, 4 or 8 bits in one piece: fewer bits in two pieces were slower.
     """
     lowest, highest = _find_ends(weights)
     zeros = np.maximum(-lowest, 0)
     bits = max(1, int((np.maximum(highest, 0) + zeros).max()).bit_length())
-    if bits >= weights.bits or weights.block > MOST_ASYMMETRIC_BLOCK:
+    if bits not in _FAST_BITS or bits >= weights.bits or weights.block > MOST_ASYMMETRIC_BLOCK:
         return weights
     return replace(weights, zero_points=zeros)
 
