@@ -238,6 +238,33 @@ def test_nbits_of_onnxruntime_with_zero_points_are_exact(bits, depth, block):
         assert np.isnan(actual[7:]).all()
 
 
+@pytest.mark.parametrize("activations", FORMATS[:2])
+@pytest.mark.parametrize("operator", ["MatMul", "Gemm"])
+def test_weights_of_9_bits_less_zero_points_per_channel(activations, operator):
+    source = make_model(70, operator=operator)
+    constant = source.graph.initializer[0]
+    shifted = numpy_helper.to_array(constant) + np.linspace(-3, 3, 20, dtype=np.float32)
+    constant.CopyFrom(numpy_helper.from_array(shifted, constant.name))
+    model = quantize(source, activations, "uint8")
+    compiled = anybit.compile(model)
+    (layer,) = compiled.report.layers
+    assert layer.guarantee == "bounded"
+    _, product = find_product(compiled)
+    assert (product.weight_bits, product.block) == (8, 70)
+    assert max(layer.layer.weight_codes) > 127
+    check_floats(model, compiled, np.random.default_rng(1).normal(size=(9, 70)).astype("f"))
+
+
+def test_weights_of_9_bits_in_too_long_columns_stay():
+    model = make_model(p.MOST_ASYMMETRIC_BLOCK + 1, 2)
+    constant = model.graph.initializer[0]
+    shifted = numpy_helper.to_array(constant) + np.float32(3)
+    constant.CopyFrom(numpy_helper.from_array(shifted, constant.name))
+    (layer,) = anybit.compile(quantize(model, weights="uint8")).report.layers
+    assert layer.guarantee is None
+    assert layer.reason.endswith("quantize them to integers of 8 bits")
+
+
 def test_nbits_with_zero_points_keep_their_size(tmp_path):
     source = make_model(2048, 64)
     packed, arrays = pack_with_onnxruntime(source, bits=4, block_size=32)

@@ -4,7 +4,7 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -56,7 +56,7 @@ class BlockWeights:
         zeros = np.repeat(self.zero_points, self.block, axis=1)
         return self.codes + zeros[:, : self.codes.shape[1]]
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """The bits of the indices."""
         return max(1, int(self.indices.max()).bit_length())
