@@ -52,9 +52,9 @@ class BlockWeights:
     def indices(self) -> Array:
         """The codes above the lowest one, or plus the zero-points of their blocks."""
         if self.zero_points is None:
-            return self.codes - self.codes.min()
+            return np.asarray(self.codes - self.codes.min())
         zeros = np.repeat(self.zero_points, self.block, axis=1)
-        return self.codes + zeros[:, : self.codes.shape[1]]
+        return np.asarray(self.codes + zeros[:, : self.codes.shape[1]])
 
     @cached_property
     def bits(self) -> int:

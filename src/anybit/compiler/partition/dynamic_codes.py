@@ -242,10 +242,10 @@ def plan_block_product(
     }
     reads = [codes.tensor, *([] if codes.zero is None else [codes.zero])]
     if zeros is None:
-        own = {"lowest": int(blocks.codes.min())}
-        return PlannedInstruction(p.BlockProduct, tuple(reads), target, fields | own, layer)
-    own = {"zero_points": pack_indices(zeros.ravel().astype(np.uint8), bits)}
-    return PlannedInstruction(p.AsymmetricBlockProduct, tuple(reads), target, fields | own, layer)
+        fields["lowest"] = int(blocks.codes.min())
+        return PlannedInstruction(p.BlockProduct, tuple(reads), target, fields, layer)
+    fields["zero_points"] = pack_indices(zeros.ravel().astype(np.uint8), bits)
+    return PlannedInstruction(p.AsymmetricBlockProduct, tuple(reads), target, fields, layer)
 
 
 def _describe(layer: LayerInfo, codes: DynamicCodes) -> LayerInfo:
