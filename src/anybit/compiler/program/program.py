@@ -24,7 +24,7 @@ MOST_LEVELS = 256  # of a tensor: an index is stored in a byte
 MOST_PIECES = 512  # of a channel: two for every index
 MOST_SHIFT = 2**20  # float32 holds the integers that are rounded and shifted
 MOST_RIGHT_SHIFT = 51  # an index shifted left as far, less a product or a term, fits 64 bits
-MOST_ASYMMETRIC_BLOCK = 2**14  # kernels multiply sums of so many bytes as two 16-bit integers
+MOST_ASYMMETRIC_BLOCK = 2**14  # kernels write a sum of its codes as two integers of 16 bits
 MOST_TERM = 2**62  # added to a product of two integers of 32 bits, it fits 64 bits
 
 Floats: TypeAlias = npt.NDArray[np.float32]
