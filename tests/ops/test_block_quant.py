@@ -10,6 +10,7 @@ from small_models import model, node
 
 import anybit
 from anybit import formats
+from anybit._native import _core
 
 FLOATS = {
     "mxfp8": formats.float8_e4m3fn,
@@ -31,6 +32,23 @@ def test_block_quant_does_not_depend_on_threads(
     for threads in (2, 5):
         set_threads(threads)
         np.testing.assert_array_equal(anybit.block_quant(x, format=form, axis=axis), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("form", ["mxfp8", "nvfp4", "int4"])
+def test_block_quant_of_columns_equals_that_of_rows(
+    form: str, dtype: type, isas: list[str]
+) -> None:
+    """Compare widths around those that kernels compute at a time."""
+    for columns in (1, 31, 63, 64, 65, 129, 511, 512, 513, 1100):
+        rng = np.random.default_rng(columns)
+        x = (rng.normal(size=(70, columns)) * 2.0 ** rng.integers(-12, 12, columns)).astype(dtype)
+        x[5, -1], x[40, 0] = np.nan, -np.inf
+        expected = anybit.block_quant(np.ascontiguousarray(x.T), format=form, axis=-1).T
+        for isa in isas:
+            _core.set_isa(isa)
+            result = anybit.block_quant(x, format=form, axis=0)
+            np.testing.assert_array_equal(result, expected, strict=True)
 
 
 @pytest.mark.parametrize("name", FLOATS)

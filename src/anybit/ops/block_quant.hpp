@@ -116,6 +116,8 @@ struct BlockQuant {
     return attributes.format <= BlockFormat::mxint8 ? power_of_two_scale : 1;
   }
 
+  static constexpr std::size_t varying_columns = 2;  // of `prepare`: factor and scale
+
   // The factor that x is multiplied or divided by, the scale, and the elements: their smallest
   // normal number, what makes a binade the number whose sum with an element rounds it, and the
   // largest one.

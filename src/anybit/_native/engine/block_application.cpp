@@ -205,13 +205,10 @@ void BlockApplication::run_columns(Steps at, std::int64_t rows, std::int64_t col
   const char* const x = x_ + at.x;
   char* const out = out_ + at.out;
   std::fill_n(scratch.magnitudes, columns, 0.);
-  for (std::int64_t i = 0; i < rows; ++i) {
-    const void* from = x + i * axis_.x;
-    if (!direct_) {
-      load(from, columns_.x, columns, scratch);
-      from = scratch.x;
-    }
-    set_.reduce_elements[wide](from, columns, scratch.magnitudes);
+  if (direct_) set_.reduce_rows[wide](x, columns, rows, axis_.x, scratch.magnitudes);
+  for (std::int64_t i = 0; i < rows && !direct_; ++i) {
+    load(x + i * axis_.x, columns_.x, columns, scratch);
+    set_.reduce_rows[wide](scratch.x, columns, 1, 0, scratch.magnitudes);
   }
   const void* gathered[max_inputs];
   gather_all(at, columns_, columns, gathered, scratch);

@@ -18,8 +18,8 @@ class BlockApplication : public CheckedCall {
   void run(const Workers& workers) const;
 
  private:
-  // Elements converted or prepared at a time: all scratch arrays together stay below 40 KiB.
-  static constexpr std::int64_t piece = 256;
+  // Elements converted or prepared at a time: all scratch arrays together stay below 72 KiB.
+  static constexpr std::int64_t piece = 512;
   struct Scratch {
     alignas(64) double x[piece];
     alignas(64) double out[piece];

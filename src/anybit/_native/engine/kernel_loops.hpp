@@ -43,15 +43,41 @@ template <class Op, class T, bool backward>
 inline constexpr std::size_t columns =
     std::tuple_size_v<decltype(prepared_at<Op, T, 0, backward>({}, nullptr, 0, Parameters<Op>{}))>;
 
+// Elements are independent, even if x and out are the same array. The pragma lets the compiler
+// vectorize without run-time checks.
+template <class Body>
+[[gnu::always_inline]] inline void for_each_element(std::int64_t length, Body body) {
+#if defined(__clang__)
+#pragma clang loop vectorize(assume_safety)
+#elif defined(__GNUC__)
+#pragma GCC ivdep
+#endif
+  for (std::int64_t i = 0; i < length; ++i) body(i);
+}
+
+// An operator may declare that only the first columns vary, and that all others follow from its
+// attributes.
+template <class Op>
+inline constexpr std::size_t varying_columns = [] {
+  if constexpr (requires { Op::varying_columns; }) return std::size_t{Op::varying_columns};
+  else return std::size_t{max_columns};
+}();
+
 template <class Op, class T, int variant, bool backward>
 void prepare(const void* attributes, const void* const* gathered, std::int64_t count,
              void* prepared, std::int64_t plane) {
-  const auto& typed = *static_cast<const typename Op::Attributes*>(attributes);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto row = prepared_at<Op, T, variant, backward>(typed, gathered, i, Parameters<Op>{});
+  const auto typed = *static_cast<const typename Op::Attributes*>(attributes);
+  const void* inputs[Op::inputs.size()];  // nothing that is written can change these
+  for (std::size_t input = 0; input < Parameters<Op>::size(); ++input)
+    inputs[input] = gathered[input];
+  const auto prepare_one = [&](std::int64_t i) {
+    const auto row = prepared_at<Op, T, variant, backward>(typed, inputs, i, Parameters<Op>{});
     for (std::size_t column = 0; column < row.size(); ++column)
       static_cast<T*>(prepared)[static_cast<std::int64_t>(column) * plane + i] = row[column];
-  }
+  };
+  if constexpr (BlockReduction<Op>) for_each_element(count, prepare_one);
+  else
+    for (std::int64_t i = 0; i < count; ++i) prepare_one(i);
 }
 
 // By variant. An operator may declare how many consecutive variants share a preparation.
@@ -65,18 +91,6 @@ constexpr auto prepares_of(std::integer_sequence<int, variant...>) {
   }();
   return std::array<Prepare, sizeof...(variant)>{
       prepare<Op, T, variant / sharing * sharing, backward>...};
-}
-
-// Elements are independent, even if x and out are the same array. The pragma lets the compiler
-// vectorize without run-time checks.
-template <class Body>
-[[gnu::always_inline]] inline void for_each_element(std::int64_t length, Body body) {
-#if defined(__clang__)
-#pragma clang loop vectorize(assume_safety)
-#elif defined(__GNUC__)
-#pragma GCC ivdep
-#endif
-  for (std::int64_t i = 0; i < length; ++i) body(i);
 }
 
 }  // namespace

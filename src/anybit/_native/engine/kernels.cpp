@@ -19,6 +19,14 @@ template <class Op, class T, int variant, bool uniform, std::size_t... column>
     for_each_element(length, [&](std::int64_t i) {
       out[i] = Op::template apply<variant>(x[i], parameters[column]...);
     });
+  } else if constexpr (varying_columns<Op> < sizeof...(column)) {
+    const T same[] = {prepared[static_cast<std::int64_t>(column) * plane]...};
+    for_each_element(length, [&](std::int64_t i) {
+      out[i] = Op::template apply<variant>(
+          x[i],
+          (column < varying_columns<Op> ? prepared[static_cast<std::int64_t>(column) * plane + i]
+                                        : same[column])...);
+    });
   } else {
     for_each_element(length, [&](std::int64_t i) {
       out[i] = Op::template apply<variant>(
@@ -67,15 +75,36 @@ void reduce_all(const void* x, std::int64_t count, void* magnitudes) {
   magnitude = largest_magnitude(parts, 2);
 }
 
+// Elements of a row whose magnitudes stay in registers.
 template <class T>
-void reduce_elements(const void* x, std::int64_t count, void* magnitudes) {
+constexpr std::int64_t reduced_together = 256 / sizeof(T);
+
+template <class T>
+[[gnu::always_inline]] inline void reduce_columns(const char* x, auto count, std::int64_t rows,
+                                                  std::int64_t step, T* magnitudes) {
   using Bits = typename Layout<T>::Bits;
-  const T* const from = static_cast<const T*>(x);
-  T* const to = static_cast<T*>(magnitudes);
-  for_each_element(count, [=](std::int64_t i) {
-    const Bits larger = at_least(magnitude_bits(from[i]), std::bit_cast<Bits>(to[i]));
-    to[i] = std::bit_cast<T>(larger);
-  });
+  Bits largest[reduced_together<T>];
+  for (std::int64_t i = 0; i < count; ++i) largest[i] = std::bit_cast<Bits>(magnitudes[i]);
+  for (std::int64_t row = 0; row < rows; ++row, x += step) {
+    const T* const from = reinterpret_cast<const T*>(x);
+    for (std::int64_t i = 0; i < count; ++i)
+      largest[i] = at_least(magnitude_bits(from[i]), largest[i]);
+  }
+  for (std::int64_t i = 0; i < count; ++i) magnitudes[i] = std::bit_cast<T>(largest[i]);
+}
+
+template <class T>
+void reduce_rows(const void* x, std::int64_t count, std::int64_t rows, std::int64_t step,
+                 void* magnitudes) {
+  constexpr std::integral_constant<std::int64_t, reduced_together<T>> most;
+  const char* from = static_cast<const char*>(x);
+  T* to = static_cast<T*>(magnitudes);
+  for (; count >= most; count -= most) {
+    reduce_columns(from, most, rows, step, to);
+    from += most * static_cast<std::int64_t>(sizeof(T));
+    to += most;
+  }
+  reduce_columns(from, count, rows, step, to);
 }
 
 // Blocks whose parameters are prepared together, in vectors.
@@ -234,7 +263,7 @@ constexpr KernelSet all{kernel,
                         loads(std::make_integer_sequence<int, element_type_count>{}),
                         stores(std::make_integer_sequence<int, element_type_count>{}),
                         {reduce_all<float>, reduce_all<double>},
-                        {reduce_elements<float>, reduce_elements<double>}};
+                        {reduce_rows<float>, reduce_rows<double>}};
 
 }  // namespace
 }  // namespace anybit::ANYBIT_ISA

@@ -39,9 +39,11 @@ using Load = void (*)(const void* x, std::int64_t stride, std::int64_t count, vo
 // that results never have.
 using Store = void (*)(const void* x, std::int64_t count, void* out, std::int64_t stride);
 
-// magnitudes[i * step] <- max(magnitudes[i * step], |x[i]|) in the compute type, with a step of 0
-// or 1; NaN counts as more than infinity.
-using Reduce = void (*)(const void* x, std::int64_t count, void* magnitudes);
+// magnitude <- max(magnitude, |x[i]|) in the compute type; NaN counts as more than infinity.
+using Reduce = void (*)(const void* x, std::int64_t count, void* magnitude);
+// magnitudes[i] <- max(magnitudes[i], |x[i]|) for rows of x, `step` bytes apart.
+using ReduceRows = void (*)(const void* x, std::int64_t count, std::int64_t rows, std::int64_t step,
+                            void* magnitudes);
 // A contiguous row of blocks; the last one may be shorter. x and out may be the same array.
 struct BlockRow {
   const void* attributes;
@@ -75,8 +77,8 @@ struct KernelSet {
   Kernel (*kernel)(int operator_index, bool float64);
   std::array<std::array<Load, 2>, element_type_count> load;
   std::array<std::array<Store, 2>, element_type_count> store;
-  std::array<Reduce, 2> reduce_all;       // to one magnitude
-  std::array<Reduce, 2> reduce_elements;  // to a magnitude per element
+  std::array<Reduce, 2> reduce_all;
+  std::array<ReduceRows, 2> reduce_rows;
 };
 
 }  // namespace anybit
