@@ -7,7 +7,7 @@ import numpy as np
 from _tasks import Array, Task, accuracy, batches, package_folder
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
-_FONTS = Path("/usr/share/fonts/truetype")
+FONTS = Path("/usr/share/fonts/truetype")
 _HEIGHT, _WIDTH = 48, 192
 _CALIBRATION, _EVALUATION = 200, 600
 _NOISE = 10.0
@@ -15,7 +15,7 @@ _NOISE = 10.0
 
 def task() -> Task:
     """Draw the words of both splits."""
-    fonts = sorted([*_FONTS.glob("dejavu/*.ttf"), *_FONTS.glob("liberation*/*.ttf")])
+    fonts = sorted([*FONTS.glob("dejavu/*.ttf"), *FONTS.glob("liberation*/*.ttf")])
     if not fonts:
         raise SystemExit("no DejaVu or Liberation fonts: apt-get install fonts-dejavu")
     random = np.random.default_rng(0)

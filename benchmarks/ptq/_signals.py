@@ -10,12 +10,12 @@ from _tasks import Array, Feeds, Task, batches, package_folder
 _EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def _no_score(outputs: Array) -> float:
+def no_score(outputs: Array) -> float:
     """Return NaN: the task has no labels."""
     return float("nan")
 
 
-def _tone(random: np.random.Generator, samples: int) -> Array:
+def make_tone(random: np.random.Generator, samples: int) -> Array:
     """Return a vibrating tone with harmonics, an envelope and noise, at 16 kHz."""
     time = np.arange(samples) / 16000
     pitch = random.uniform(70, 400) * (1 + 0.03 * np.sin(2 * np.pi * random.uniform(3, 7) * time))
@@ -32,22 +32,22 @@ def make_speech() -> Task:
     random = np.random.default_rng(1)
     feeds: list[Feeds] = [
         {
-            "input": _tone(random, 576)[None],
+            "input": make_tone(random, 576)[None],
             "state": np.zeros((2, 1, 128), np.float32),
             "sr": np.array(16000, np.int64),
         }
         for _ in range(300)
     ]
     model = package_folder("silero_vad") / "data" / "silero_vad_16k_op15.onnx"
-    return Task("speech", model, feeds[:150], feeds[150:], _no_score)
+    return Task("speech", model, feeds[:150], feeds[150:], no_score)
 
 
 def make_pitch() -> Task:
     """Make pitch estimation (SwiftF0, MIT)."""
     random = np.random.default_rng(2)
-    feeds: list[Feeds] = [{"audio": _tone(random, 8000)[None]} for _ in range(96)]
+    feeds: list[Feeds] = [{"audio": make_tone(random, 8000)[None]} for _ in range(96)]
     model = package_folder("swift_f0") / "model.onnx"
-    return Task("pitch", model, feeds[:48], feeds[48:], _no_score)
+    return Task("pitch", model, feeds[:48], feeds[48:], no_score)
 
 
 def make_detector() -> Task:
@@ -59,7 +59,7 @@ def make_detector() -> Task:
     pages = np.pad(pages, ((0, 0), (0, 0), (0, 16), (0, 0)))
     model = package_folder("rapidocr_onnxruntime") / "models" / "ch_PP-OCRv4_det_infer.onnx"
     return Task(
-        "detector", model, batches({"x": pages[:48]}, 4), batches({"x": pages[48:96]}, 4), _no_score
+        "detector", model, batches({"x": pages[:48]}, 4), batches({"x": pages[48:96]}, 4), no_score
     )
 
 
@@ -67,4 +67,4 @@ def make_digits() -> Task:
     """Make the digits of scikit-learn, the example of this repository."""
     x = np.load(_EXAMPLES / "digits.npz")["x"]
     model = _EXAMPLES / "digits_float.onnx"
-    return Task("digits", model, [{"x": x[:128]}], [{"x": x[128:]}], _no_score)
+    return Task("digits", model, [{"x": x[:128]}], [{"x": x[128:]}], no_score)

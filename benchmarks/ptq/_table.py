@@ -3,15 +3,13 @@
 
 from collections.abc import Iterable, Mapping
 
-BEGIN, END = "<!-- tools:begin -->\n", "<!-- tools:end -->"
-
 # SQNR, score and seconds by task and row.
 Figures = Mapping[str, Mapping[str, tuple[str, ...]]]
 # Cells by row and task.
 _Cells = dict[str, dict[str, str]]
 
 
-def update_table(page: str, figures: Figures, rows: Iterable[str]) -> str:
+def update_table(page: str, figures: Figures, rows: Iterable[str], marker: str = "tools") -> str:
     """Return the page with these figures in its table.
 
     Args:
@@ -19,9 +17,11 @@ def update_table(page: str, figures: Figures, rows: Iterable[str]) -> str:
         figures: One column per task. Cells without a figure, and those of tools that are not
             installed, keep their text.
         rows: Names of all rows, in order. Rows without any figure are omitted.
+        marker: Name of the markers.
     """
-    before, rest = page.split(BEGIN)
-    table, after = rest.split(END)
+    begin, end = f"<!-- {marker}:begin -->\n", f"<!-- {marker}:end -->"
+    before, rest = page.split(begin)
+    table, after = rest.split(end)
     old = _read(table)
     lines = [["", *figures], ["---"] * (1 + len(figures))]
     for row in rows:
@@ -32,7 +32,7 @@ def update_table(page: str, figures: Figures, rows: Iterable[str]) -> str:
         if any(cells):
             lines.append([row, *cells])
     new = "".join(f"|{'|'.join(map(_padded, line))}|\n" for line in lines)
-    return f"{before}{BEGIN}{new}{END}{after}"
+    return f"{before}{begin}{new}{end}{after}"
 
 
 def _read(table: str) -> _Cells:
