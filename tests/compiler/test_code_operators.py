@@ -8,170 +8,26 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from code_networks import (
+    REDUCED,
+    RUNTIME,
+    CodeNetwork,
+    add_product,
+    compare,
+    make_feeds,
+    run_plain,
+)
+from onnx import TensorProto, helper
 
 import anybit
-from anybit.compiler.compiled import CompiledModel
 from anybit.errors import ModelError
 from anybit.quant_types.layer_info import Guarantee
 
-RUNTIME = "com.microsoft"
-# ONNX Runtime saturates sums of two products of uint8 and int8 on CPUs without VNNI.
-REDUCED = range(-64, 64)
 ON_X86 = platform.machine() in ("x86_64", "AMD64")
 needs_fused_operations = pytest.mark.skipif(
     not ON_X86, reason="QLinearAdd of ONNX Runtime computes in fixed point on ARM"
 )
-
-
-class Network:
-    """A network of operators on codes, with random scales and zero-points.
-
-    Attributes:
-        codes: Names, types and parameters of tensors of codes, by name.
-    """
-
-    def __init__(self, seed: int, dtype: Any = np.uint8, opset: int = 17) -> None:
-        self.random = np.random.default_rng(seed)
-        self.dtype, self.opset = np.dtype(dtype), opset
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
-        self.inputs: list[onnx.ValueInfoProto] = []
-        self.parameters: dict[str, list[str]] = {}
-
-    def constant(self, array: Any) -> str:
-        name = f"c{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(array), name))
-        return name
-
-    def scale(self, least: float = 0.01, most: float = 0.1, size: int | None = None) -> Any:
-        scales = np.exp(self.random.uniform(np.log(least), np.log(most), size))
-        return np.asarray(scales, np.float32)
-
-    def zeropt(self, dtype: Any = None, size: int | None = None) -> Any:
-        info = np.iinfo(self.dtype if dtype is None else dtype)
-        return np.asarray(self.random.integers(info.min, info.max + 1, size), info.dtype)
-
-    def add_parameters(self, name: str, scale: Any = None, zeropt: Any = None) -> list[str]:
-        scale = self.scale() if scale is None else np.float32(scale)
-        zeropt = self.zeropt() if zeropt is None else np.asarray(zeropt, self.dtype)
-        self.parameters[name] = [self.constant(scale), self.constant(zeropt)]
-        return self.parameters[name]
-
-    def input(self, *shape: int | str, **parameters: Any) -> str:
-        name = f"x{len(self.inputs)}"
-        dtype = helper.np_dtype_to_tensor_dtype(self.dtype)
-        self.inputs.append(helper.make_tensor_value_info(name, dtype, shape))
-        self.add_parameters(name, **parameters)
-        return name
-
-    def triple(self, name: str) -> list[str]:
-        return [name, *self.parameters[name]]
-
-    def node(self, kind: str, inputs: Sequence[str], domain: str = "", **attributes: Any) -> str:
-        name = f"{kind}_{len(self.nodes)}"
-        self.nodes.append(
-            helper.make_node(kind, inputs, [name], name=name, domain=domain, **attributes)
-        )
-        return name
-
-    def weights(self, shape: Sequence[int], axis: int, dtype: Any, per_channel: bool) -> list[str]:
-        codes = self.random.integers(REDUCED[0], REDUCED[-1] + 1, shape)
-        size = shape[axis] if per_channel else None
-        zeropt = np.zeros(size or (), np.int64) + (128 if dtype is np.uint8 else 0)
-        zeropt += self.random.integers(-20, 21, zeropt.shape)
-        codes = (codes + (128 if dtype is np.uint8 else 0)).astype(dtype)
-        scales = self.scale(0.002, 0.01, size)
-        return [self.constant(codes), self.constant(scales), self.constant(zeropt.astype(dtype))]
-
-    def conv(
-        self,
-        x: str,
-        shape: Sequence[int],
-        dtype: Any = np.int8,
-        per_channel: bool = True,
-        bias: bool = True,
-        **attributes: Any,
-    ) -> str:
-        inputs = [*self.triple(x), *self.weights(shape, 0, dtype, per_channel)]
-        result = f"QLinearConv_{len(self.nodes)}"
-        inputs += self.add_parameters(result)
-        if bias:
-            inputs.append(
-                self.constant(self.random.integers(-9000, 9000, shape[0]).astype(np.int32))
-            )
-        return self.node("QLinearConv", inputs, **attributes)
-
-    def binary(self, kind: str, first: str, second: str) -> str:
-        result = f"{kind}_{len(self.nodes)}"
-        inputs = [*self.triple(first), *self.triple(second), *self.add_parameters(result)]
-        return self.node(kind, inputs, RUNTIME)
-
-    def unary(self, kind: str, x: str, **attributes: Any) -> str:
-        result = f"{kind}_{len(self.nodes)}"
-        return self.node(
-            kind, [*self.triple(x), *self.add_parameters(result)], RUNTIME, **attributes
-        )
-
-    def move(self, kind: str, x: str, *more: str, **attributes: Any) -> str:
-        result = self.node(kind, [x, *more], **attributes)
-        self.parameters[result] = self.parameters[x]
-        return result
-
-    def model(self, *outputs: str, floats: bool = False) -> onnx.ModelProto:
-        results, dtype = list(outputs), helper.np_dtype_to_tensor_dtype(self.dtype)
-        if floats:
-            results = [self.node("DequantizeLinear", self.triple(name)) for name in outputs]
-            dtype = TensorProto.FLOAT
-        infos = [helper.make_tensor_value_info(name, dtype, None) for name in results]
-        graph = helper.make_graph(self.nodes, "g", self.inputs, infos, self.constants)
-        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid(RUNTIME, 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=8)
-
-
-def run_plain(
-    model: onnx.ModelProto, feeds: dict[str, np.ndarray], optimize: bool = True
-) -> list[np.ndarray]:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    if not optimize:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return [np.asarray(array) for array in session.run(None, feeds)]
-
-
-def make_feeds(model: onnx.ModelProto, seed: int, rows: int = 3) -> dict[str, np.ndarray]:
-    random, feeds = np.random.default_rng(seed), {}
-    for value in model.graph.input:
-        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        sizes = [d.dim_value or rows for d in value.type.tensor_type.shape.dim]
-        info = np.iinfo(dtype)
-        feeds[value.name] = random.integers(info.min, info.max + 1, sizes).astype(dtype)
-    return feeds
-
-
-def compare(
-    model: onnx.ModelProto,
-    feeds: dict[str, np.ndarray] | None = None,
-    regions: int = 1,
-    optimize: bool = True,
-) -> CompiledModel:
-    """Compare a compiled model with ONNX Runtime; all of its layers are in regions."""
-    compiled = anybit.compile(model)
-    report = compiled.report
-    assert len(report.programs) == regions, [layer.reason for layer in report.layers]
-    assert all(layer.guarantee for layer in report.layers), [x.reason for x in report.layers]
-    for seed in range(1 if feeds else 3):
-        own = feeds or make_feeds(model, seed)
-        results = compiled.run(own)
-        arrays = list(results.values()) if isinstance(results, dict) else [results]
-        for actual, expected in zip(arrays, run_plain(model, own, optimize), strict=True):
-            np.testing.assert_array_equal(actual, expected)
-    return compiled
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
@@ -192,7 +48,7 @@ def test_qlinear_conv_has_the_codes_of_the_runtime(
 ) -> None:
     if weights is np.uint8 and dtype is np.int8:
         pytest.skip("ONNX Runtime has no kernel for these types")
-    network = Network(len(attributes) + shape[0], dtype)
+    network = CodeNetwork(len(attributes) + shape[0], dtype)
     x = network.input("n", 4, 9, 9)
     y = network.conv(x, shape, weights, per_channel, bias=shape[0] != 8, **attributes)
     compiled = compare(network.model(y))
@@ -202,7 +58,7 @@ def test_qlinear_conv_has_the_codes_of_the_runtime(
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 def test_qlinear_conv_has_the_codes_of_all_sums(dtype: Any) -> None:
-    network = Network(1, dtype)
+    network = CodeNetwork(1, dtype)
     x = network.input(1, 2, 256, 256)
     info = np.iinfo(dtype)
     every = np.arange(info.min, info.max + 1, dtype=dtype)
@@ -217,22 +73,12 @@ def make_pairs(dtype: Any) -> tuple[np.ndarray, np.ndarray]:
     return first[None, None].copy(), second[None, None].copy()
 
 
-def add_product(network: Network, x: str, channels: int = 1) -> str:
-    """Add a layer that returns the codes of x: a model without layers is not compiled."""
-    scale, zeropt = network.parameters[x]
-    one = [network.constant(np.ones((channels, 1, 1, 1), np.int8)), network.constant(np.float32(1))]
-    inputs = [x, scale, zeropt, *one, network.constant(np.int8(0)), scale, zeropt]
-    result = network.node("QLinearConv", inputs, group=channels)
-    network.parameters[result] = network.parameters[x]
-    return result
-
-
 @needs_fused_operations
 @pytest.mark.parametrize("kind", ["QLinearAdd", "QLinearMul"])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 @pytest.mark.parametrize("seed", range(6))
 def test_binary_function_has_the_codes_of_all_pairs(kind: str, dtype: Any, seed: int) -> None:
-    network = Network(seed, dtype)
+    network = CodeNetwork(seed, dtype)
     # Equal scales without zero-points give many ties.
     parameters = {"scale": 0.05, "zeropt": 0} if seed == 0 else {}
     names = [network.input(1, 1, 256, 256, **parameters) for _ in range(2)]
@@ -247,7 +93,7 @@ def test_binary_function_has_the_codes_of_all_pairs(kind: str, dtype: Any, seed:
 @pytest.mark.parametrize("first", [True, False])
 def test_binary_function_broadcasts_operands(kind: str, shape: Sequence[int], first: bool) -> None:
     for seed in range(4):
-        network = Network(seed)
+        network = CodeNetwork(seed)
         x, gate = network.input(1, 6, 64, 16), network.input(*shape)
         pair = [add_product(network, x, 6), add_product(network, gate, shape[1])]
         y = network.binary(kind, *(pair[::-1] if first else pair))
@@ -264,7 +110,7 @@ def test_table_has_the_codes_of_the_runtime(
     kind: str, attributes: dict[str, Any], dtype: Any
 ) -> None:
     for seed in range(4):
-        network = Network(seed, dtype)
+        network = CodeNetwork(seed, dtype)
         x = network.input(1, 1, 16, 16)
         codes = np.arange(256).astype(np.uint8).view(dtype).reshape(1, 1, 16, 16)
         y = network.unary(kind, add_product(network, x), **attributes)
@@ -274,14 +120,14 @@ def test_table_has_the_codes_of_the_runtime(
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 @pytest.mark.parametrize("opset", [12, 17])
 def test_global_average_pool_has_the_codes_of_the_runtime(dtype: Any, opset: int) -> None:
-    network = Network(2, dtype, opset)
+    network = CodeNetwork(2, dtype, opset)
     x = network.input(1, 3, 7, 5)
     y = network.unary("QLinearGlobalAveragePool", add_product(network, x, 3), channels_last=0)
     compare(network.model(y))
 
 
 def test_concat_requantizes_tensors_of_other_scales() -> None:
-    network = Network(5)
+    network = CodeNetwork(5)
     names = [network.conv(network.input(1, 3, 6, 6), (n, 3, 3, 3)) for n in (2, 4, 3)]
     network.parameters[names[2]] = network.parameters[names[0]]
     network.nodes[2].input[6:8] = network.parameters[names[0]]
@@ -294,7 +140,7 @@ def test_concat_requantizes_tensors_of_other_scales() -> None:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 def test_matrix_products_have_the_codes_of_the_runtime(dtype: Any) -> None:
-    network = Network(7, dtype)
+    network = CodeNetwork(7, dtype)
     x = network.input("n", 5, 24)
     weights = network.weights((24, 12), 1, np.int8, per_channel=True)
     y = f"QLinearMatMul_{len(network.nodes)}"
@@ -306,7 +152,7 @@ def test_matrix_products_have_the_codes_of_the_runtime(dtype: Any) -> None:
 @pytest.mark.parametrize("codes", [True, False])
 @pytest.mark.parametrize("transposed", [0, 1])
 def test_qgemm_has_the_results_of_the_runtime(codes: bool, transposed: int) -> None:
-    network = Network(8)
+    network = CodeNetwork(8)
     x = network.input("n", 24)
     shape = (7, 24) if transposed else (24, 7)
     weights = network.weights(shape, 1 - transposed, np.int8, per_channel=True)
@@ -321,7 +167,7 @@ def test_qgemm_has_the_results_of_the_runtime(codes: bool, transposed: int) -> N
 
 
 def test_product_of_two_computed_factors_has_the_codes_of_the_runtime() -> None:
-    network = Network(9, np.int8)
+    network = CodeNetwork(9, np.int8)
     first, second = network.input("n", 2, 6, 8), network.input("n", 2, 8, 5)
     y = f"QLinearMatMul_{len(network.nodes)}"
     network.node(
@@ -333,7 +179,7 @@ def test_product_of_two_computed_factors_has_the_codes_of_the_runtime() -> None:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 def test_data_movement_of_codes_is_part_of_the_region(dtype: Any) -> None:
-    network = Network(10, dtype)
+    network = CodeNetwork(10, dtype)
     x = network.move("Transpose", network.input(1, 8, 8, 4), perm=[0, 3, 1, 2])
     pads = network.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64))
     y = network.conv(x, (6, 4, 3, 3))
@@ -345,7 +191,7 @@ def test_data_movement_of_codes_is_part_of_the_region(dtype: Any) -> None:
 
 
 def test_average_pool_has_a_guarantee_that_names_its_rounding() -> None:
-    network = Network(11)
+    network = CodeNetwork(11)
     x = network.input(1, 3, 8, 8)
     y = network.unary("QLinearAveragePool", add_product(network, x, 3), kernel_shape=[2, 2])
     layers = compare(network.model(y)).report.layers
@@ -356,7 +202,7 @@ def test_average_pool_has_a_guarantee_that_names_its_rounding() -> None:
 
 @needs_fused_operations
 def test_residual_network_is_one_region() -> None:
-    network = Network(18)
+    network = CodeNetwork(18)
     floats = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 16, 16])
     network.inputs.append(floats)
     x = network.node("QuantizeLinear", ["x", *network.add_parameters("QuantizeLinear_0")])
@@ -381,7 +227,7 @@ def test_residual_network_is_one_region() -> None:
 
 def make_random_network(seed: int) -> onnx.ModelProto:
     """Return a network of random operators on codes of 8 x 8 pixels."""
-    network = Network(seed, (np.uint8, np.int8)[seed % 2])
+    network = CodeNetwork(seed, (np.uint8, np.int8)[seed % 2])
     random, channels = network.random, int(network.random.integers(1, 6))
     x = network.input("n" if seed % 3 else 2, channels, 8, 8)
     for _ in range(int(random.integers(3, 8))):
@@ -426,7 +272,7 @@ def test_random_network_has_the_codes_of_the_runtime(seed: int) -> None:
     compare(make_random_network(seed))
 
 
-def multiply_integers(network: Network, kind: str, weights: np.ndarray, **more: Any) -> str:
+def multiply_integers(network: CodeNetwork, kind: str, weights: np.ndarray, **more: Any) -> str:
     """Add relu(product of codes * factor), as of a static MatMulInteger."""
     x = network.input("n", *((24,) if kind == "MatMulInteger" else (4, 8, 8)))
     inputs = [x, network.constant(weights), network.parameters[x][1]]
@@ -440,7 +286,7 @@ def multiply_integers(network: Network, kind: str, weights: np.ndarray, **more: 
 def test_static_integer_product_has_the_results_of_the_runtime(kind: str, dtype: Any) -> None:
     if kind == "ConvInteger" and dtype is np.int8:
         pytest.skip("ONNX Runtime has no kernel for these types")
-    network = Network(12, dtype)
+    network = CodeNetwork(12, dtype)
     shape = (24, 9) if kind == "MatMulInteger" else (6, 4, 3, 3)
     weights = network.random.integers(REDUCED[0], REDUCED[-1] + 1, shape).astype(np.int8)
     weights = weights if dtype is np.int8 else (weights.astype(np.int32) + 128).astype(np.uint8)
@@ -470,7 +316,7 @@ def list_reasons(model: onnx.ModelProto) -> list[str]:
 
 
 def test_operator_without_integer_kernel_stays_between_regions() -> None:
-    network = Network(13)
+    network = CodeNetwork(13)
     y = network.conv(network.input(1, 4, 8, 8), (6, 4, 3, 3))
     codes = network.constant(np.full((5, 6, 3, 3), 255, np.uint8))
     more = [network.constant(network.scale()), network.constant(np.uint8(0))]
@@ -484,7 +330,7 @@ def test_operator_without_integer_kernel_stays_between_regions() -> None:
 
 
 def test_operators_after_softmax_are_compiled() -> None:
-    network = Network(14)
+    network = CodeNetwork(14)
     y = network.conv(network.input(1, 4, 8, 8), (6, 4, 3, 3))
     name = f"QLinearSoftmax_{len(network.nodes)}"
     inputs = [*network.triple(y), *network.add_parameters(name, 1 / 256, 0)]
@@ -493,7 +339,7 @@ def test_operators_after_softmax_are_compiled() -> None:
 
 
 def test_file_without_regions_keeps_its_operators() -> None:
-    network = Network(26)
+    network = CodeNetwork(26)
     x = network.input(1, 3, "height", "width")
     y = network.conv(x, (2, 3, 3, 3), pads=[1] * 4)
     result = f"QLinearConcat_{len(network.nodes)}"
@@ -508,7 +354,7 @@ def test_file_without_regions_keeps_its_operators() -> None:
 
 
 def test_operators_of_unknown_sizes_stay() -> None:
-    network = Network(15)
+    network = CodeNetwork(15)
     y = network.conv(network.input(1, 4, "height", "width"), (6, 4, 3, 3))
     y = network.move("MaxPool", y, kernel_shape=[2, 2])
     model = network.model(network.conv(y, (3, 6, 1, 1)))
@@ -530,7 +376,7 @@ def test_operators_of_unknown_sizes_stay() -> None:
 def test_operator_with_unusual_parameters_is_explained(
     place: int, parameter: np.ndarray, reason: str
 ) -> None:
-    network = Network(16)
+    network = CodeNetwork(16)
     y = network.conv(network.input(1, 4, 8, 8), (6, 4, 3, 3))
     network.nodes[0].input[place] = network.constant(parameter)
     with pytest.raises(ModelError, match="no operator on codes") as error:
@@ -540,7 +386,7 @@ def test_operator_with_unusual_parameters_is_explained(
 
 def test_sum_with_bias_beyond_24_bits_is_not_exact() -> None:
     """float32(sum) + bias rounds twice there, and the operator once."""
-    network = Network(17)
+    network = CodeNetwork(17)
     x = network.input(1, 2, 64, 64, zeropt=0)
     weights = np.array([[[[63]], [[63]]]] * 2, np.int8)
     codes, one = network.constant(weights), network.constant(np.float32(1e-6))
@@ -557,7 +403,7 @@ def test_sum_with_bias_beyond_24_bits_is_not_exact() -> None:
 
 @needs_fused_operations
 def test_saved_model_exposes_the_codes_of_operators(tmp_path: Path) -> None:
-    network = Network(19)
+    network = CodeNetwork(19)
     x = network.conv(network.input("n", 3, 8, 8), (4, 3, 3, 3), pads=[1] * 4)
     y = network.binary("QLinearAdd", network.conv(x, (4, 4, 3, 3), pads=[1] * 4), x)
     y = network.conv(network.move("MaxPool", y, kernel_shape=[2, 2]), (5, 4, 3, 3))
@@ -579,7 +425,7 @@ def test_saved_model_exposes_the_codes_of_operators(tmp_path: Path) -> None:
 @pytest.mark.parametrize("zeropt", [90, 200])
 def test_weights_of_9_bits_are_compiled(groups: int, zeropt: int) -> None:
     """Weights less their zero-points: input channels with such weights are read twice."""
-    network = Network(20 + groups)
+    network = CodeNetwork(20 + groups)
     x = network.conv(network.input("n", 3, 8, 8), (4, 3, 3, 3))
     codes = network.random.integers(70, 230, (8, 4 // groups, 3, 3)).astype(np.uint8)
     codes[:, 0, 1, 1] = (0, 250) * 4
@@ -595,7 +441,7 @@ def test_weights_of_9_bits_are_compiled(groups: int, zeropt: int) -> None:
 
 @pytest.mark.parametrize("kind", ["QLinearMatMul", "QGemm"])
 def test_matrix_of_9_bits_is_compiled(kind: str) -> None:
-    network = Network(25)
+    network = CodeNetwork(25)
     x = network.input("n", 24)
     codes = network.constant(network.random.integers(0, 255, (24, 10)).astype(np.uint8))
     weights = [codes, network.constant(network.scale()), network.constant(np.uint8(100))]
@@ -608,7 +454,7 @@ def test_matrix_of_9_bits_is_compiled(kind: str) -> None:
 
 
 def test_qgemm_with_one_bias_for_all_has_the_results_of_the_runtime() -> None:
-    network = Network(21)
+    network = CodeNetwork(21)
     x = network.input("n", 24)
     weights = network.weights((24, 7), 1, np.int8, per_channel=True)
     bias, y = network.constant(np.int32(4321)), f"QGemm_{len(network.nodes)}"
@@ -621,7 +467,7 @@ def test_qgemm_with_one_bias_for_all_has_the_results_of_the_runtime() -> None:
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 @pytest.mark.parametrize("kind", ["QLinearAdd", "QLinearMul"])
 def test_missing_zero_point_has_the_type_of_the_codes(kind: str, dtype: Any) -> None:
-    network = Network(22, dtype)
+    network = CodeNetwork(22, dtype)
     names = [add_product(network, network.input(2, 1, 8, 8)) for _ in range(2)]
     y = network.binary(kind, *names)
     del network.nodes[-1].input[7:]
@@ -629,7 +475,7 @@ def test_missing_zero_point_has_the_type_of_the_codes(kind: str, dtype: Any) -> 
 
 
 def test_resize_that_extrapolates_codes_has_those_of_the_runtime() -> None:
-    network = Network(23)
+    network = CodeNetwork(23)
     x = network.conv(network.input(2, 3, 8, 8), (4, 3, 3, 3))
     corners = np.array([0, 0, -0.5, -0.5, 1, 1, 1.5, 1.5], np.float32)
     sizes = network.constant(np.array([2, 4, 8, 8], np.int64))
@@ -652,7 +498,7 @@ def test_resize_that_extrapolates_codes_has_those_of_the_runtime() -> None:
 
 
 def test_scales_with_an_infinite_quotient_have_no_warning(recwarn: pytest.WarningsRecorder) -> None:
-    network = Network(24)
+    network = CodeNetwork(24)
     y = network.conv(network.input(1, 3, 4, 4), (2, 3, 1, 1), per_channel=False)
     network.nodes[-1].input[4] = network.constant(np.float32(3e38))
     network.nodes[-1].input[6] = network.constant(np.float32(1e-3))

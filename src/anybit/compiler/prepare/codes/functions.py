@@ -23,6 +23,8 @@ _AXES_ARE_INPUTS = 13
 _LEAST_FACTOR, _MOST_FACTOR = 2.0**-32, 256.0
 """Factors of a QLinearGlobalAveragePool that ONNX Runtime accepts, the last one excluded."""
 _FIRST_IN_CONCAT = 2
+_MOST_STEPS = 512
+"""The most codes from 0 to 1 of a QLinearSoftmax: calibration gives 255 or 256."""
 
 
 def emit_add(emitter: Emitter) -> Emitted:
@@ -115,6 +117,27 @@ def emit_function(emitter: Emitter) -> Emitted:
     """Emit the nodes of a QLinearSigmoid or QLinearLeakyRelu, tables of the float function."""
     kind = emitter.node.op_type.removeprefix("QLinear")
     return _emit_float_function(emitter, kind, list(emitter.node.attributes.values()))
+
+
+def emit_softmax(emitter: Emitter) -> Emitted:
+    """Emit the nodes of a QLinearSoftmax over the last axis.
+
+    The runtime divides sums of a table of exponentials, integers up to 2^32, and multiplies by
+    floor(1 / y_scale). Float32 may give another code only next to a tie.
+    """
+    x, y = emitter.read_scaling(1, 2, "input"), emitter.read_scaling(3, 4, "output")
+    sizes = emitter.get_sizes(0)
+    if sizes is None or get_attribute(emitter.node, "axis", -1) not in (-1, len(sizes) - 1):
+        raise Unsupported("its axis is not the last one, or the rank of its input is unknown")
+    steps = np.floor(ONE / y.scale)
+    if not 1 <= steps <= _MOST_STEPS:
+        raise Unsupported(
+            f"the scale of its output is {y.scale:g}: quantize with one from 1/{_MOST_STEPS} to 1"
+        )
+    last = [ir.AttrInt64("axis", -1)]
+    result = emitter.insert("Softmax", [emitter.read_floats(0, x)], last)
+    scaling = CodeScaling(np.asarray(ONE / steps, np.float32), y.zeropt)
+    return Emitted(emitter.quantize(result, scaling), scaling)
 
 
 def _emit_float_function(emitter: Emitter, kind: str, attributes: list[ir.Attr]) -> Emitted:

@@ -54,6 +54,7 @@ _EMITTERS: dict[tuple[str, str], Callable[[Emitter], Emitted]] = {
     (_RUNTIME, "QLinearLeakyRelu"): functions.emit_function,
     (_RUNTIME, "QLinearMul"): functions.emit_mul,
     (_RUNTIME, "QLinearSigmoid"): functions.emit_function,
+    (_RUNTIME, "QLinearSoftmax"): functions.emit_softmax,
 }
 
 

@@ -33,6 +33,7 @@ _READS = {
     ("com.microsoft", "QLinearAveragePool"): ((0, 2),),
     ("com.microsoft", "QLinearSigmoid"): ((0, 2),),
     ("com.microsoft", "QLinearLeakyRelu"): ((0, 2),),
+    ("com.microsoft", "QLinearSoftmax"): ((0, 2),),
     ("", "ConvInteger"): ((0, 2),),
     ("", "MatMulInteger"): ((0, 2),),
 }
@@ -47,6 +48,7 @@ _WRITES = {
     "QLinearAveragePool": 4,
     "QLinearSigmoid": 4,
     "QLinearLeakyRelu": 4,
+    "QLinearSoftmax": 4,
     "QLinearConcat": 1,
 }
 """Places of the zero-points of results."""
