@@ -504,3 +504,48 @@ def test_scales_with_an_infinite_quotient_have_no_warning(recwarn: pytest.Warnin
     network.nodes[-1].input[6] = network.constant(np.float32(1e-3))
     compare(network.model(y))
     assert not recwarn.list
+
+
+def test_vector_needs_two_axes() -> None:
+    network = CodeNetwork(27)
+    x, weights = network.input(24), network.constant(np.ones((24, 5), np.int8))
+    sums = network.node("MatMulInteger", [x, weights, network.parameters[x][1]])
+    model = network.model(network.node("Cast", [sums], to=TensorProto.FLOAT))
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    with pytest.raises(ModelError, match=r"give it two axes, such as \[1, 24\]"):
+        anybit.compile(model)
+
+
+def test_bias_per_row_is_explained() -> None:
+    network = CodeNetwork(28)
+    x = network.input(5, 24)
+    weights = network.weights((24, 7), 1, np.int8, per_channel=True)
+    bias, y = network.constant(np.arange(5, dtype=np.int32)[:, None]), "QGemm_0"
+    inputs = [*network.triple(x), *weights, bias, *network.add_parameters(y)]
+    network.node("QGemm", inputs, RUNTIME)
+    with pytest.raises(ModelError, match=r"bias is int32 of shape \[5, 1\].*of shape \[7\]"):
+        anybit.compile(network.model(y))
+
+
+def test_functions_without_a_product_are_explained() -> None:
+    network = CodeNetwork(29)
+    y = network.unary("QLinearSigmoid", network.input(1, 3, 6, 6))
+    with pytest.raises(ModelError, match=r"a region has a product.*QLinearSigmoid.* is none"):
+        anybit.compile(network.model(y))
+
+
+def test_operators_in_branches_are_explained() -> None:
+    network = CodeNetwork(30)
+    name = network.conv(network.input(1, 3, 6, 6), (4, 3, 3, 3))
+    branches = {}
+    for key in ("then_branch", "else_branch"):
+        node = onnx.NodeProto()
+        node.CopyFrom(network.nodes[0])
+        node.name, node.output[0] = f"conv_{key}", key
+        y = helper.make_tensor_value_info(key, TensorProto.UINT8, None)
+        branches[key] = helper.make_graph([node], key, [], [y])
+    network.nodes = [helper.make_node("If", ["c"], ["z"], name="If_0", **branches)]
+    network.inputs.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    with pytest.raises(ModelError, match=r"is in a branch of node 'If_0' \(If\)"):
+        anybit.compile(network.model("z"))
+    assert name == "QLinearConv_0"

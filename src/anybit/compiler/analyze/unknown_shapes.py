@@ -61,7 +61,8 @@ class RowShapes:
         if sizes is None or None in sizes[1:]:
             return Reason(self._diagnosis.explain(value))
         if len(sizes) < 2:
-            return Reason(f"{value.name!r} has no axis after that of its rows")
+            shape = format_sizes((1, *sizes, *[1] * (1 - len(sizes))))
+            return Reason(f"a tensor without rows and channels: give it two axes, such as {shape}")
         inner = tuple(size for size in sizes[1:] if size is not None)
         if math.prod(inner) > _MOST_ELEMENTS:
             return Reason("its rows have too many elements")

@@ -18,6 +18,7 @@ from anybit.onnx.qdq.remedies import suggest_conversion
 INTEGER_ONLY = "anybit.integer_only"
 """Metadata of models that were quantized with `integer_only`."""
 
+_PRODUCTS = ("ConvInteger", "MatMulInteger", "QGemm", "QLinearConv", "QLinearMatMul")
 _BETWEEN = OpTrait.ELEMENTWISE | OpTrait.MEAN | OpTrait.REDUCTION
 
 
@@ -36,7 +37,7 @@ def explain_missing_quantizers(model: ir.Model, where: str) -> str:
                 "torch.nn.LSTMCell, and quantize that (anybit quantize)"
             )
         if is_liftable(node):
-            return f"{where} has no operator on codes that a region computes"
+            return f"{where} has no operator on codes that a region computes{_explain(node, model)}"
         if is_integer_operator(node):
             command = suggest_conversion(node)
             remedy = "convert it first" if command else "quantize the float model instead"
@@ -48,6 +49,23 @@ def explain_missing_quantizers(model: ir.Model, where: str) -> str:
         f"{where} has no quantizers, so no layer of it can run on integers; quantize it first "
         "(anybit quantize; in Python anybit.quantize), and compile the result"
     )
+
+
+def _explain(node: ir.Node, model: ir.Model) -> str:
+    """Return why no region has any operator on codes, of which this is the first; "" for others."""
+    nodes = list(filter(is_liftable, model.graph))
+    if not nodes:
+        owner = next((at for at in iter_nodes(model.graph) if node.graph in _get_graphs(at)), None)
+        branch = "an inner graph" if owner is None else f"a branch of {describe(owner)}"
+        return f": {describe(node)} is in {branch}; export the model without it"
+    if any(at.op_type in _PRODUCTS for at in nodes):
+        return ""  # the report has the reasons of products
+    return f": a region has a product, such as QLinearConv, and {describe(node)} is none"
+
+
+def _get_graphs(node: ir.Node) -> list[ir.Graph]:
+    attributes = (attribute for attribute in node.attributes.values() if not attribute.is_ref())
+    return [at.as_graph() for at in attributes if at.type == ir.AttributeType.GRAPH]
 
 
 def is_integer_only(model: ir.Model) -> bool:

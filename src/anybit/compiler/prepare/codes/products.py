@@ -132,7 +132,10 @@ def _read_bias(emitter: Emitter, place: int, channels: int) -> Array | None:
     bias = emitter.read_constant(place, "bias")
     row = math.prod(bias.shape[-1:])
     if bias.dtype != np.int32 or bias.size not in (1, channels) or bias.size != row:
-        raise Unsupported(f"its bias is not int32, or has the shape {list(bias.shape)}")
+        raise Unsupported(
+            f"its bias is {bias.dtype} of shape {list(bias.shape)}: give it one int32 number per "
+            f"output channel, of shape [{channels}]"
+        )
     largest = int(np.abs(bias.astype(np.int64)).max())
     if largest > _EXACT:
         raise Unsupported(f"its bias reaches {largest}, beyond 2^24, which float32 rounds")
