@@ -2,6 +2,7 @@
 """Attention of files with tokens before the batch, as PyTorch exports it: one region."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -201,6 +202,22 @@ def test_exact_layers_keep_gemm() -> None:
     x = make_input("tokens first", 2)
     (expected,) = anybit.load(model).run({"x": x}).values()
     np.testing.assert_array_equal(compiled.run({"x": x})["y"], expected, strict=True)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_codes_have_the_axes_of_the_file(form: str, tmp_path: Path) -> None:
+    model, path = make_attention(form, 3), tmp_path / "compiled.onnx"
+    compiled = anybit.compile(model)
+    compiled.save(path)
+    x = make_input(form, 3)
+    codes = compiled.saved(path).run({"x": x})
+    names = sorted(compiled.codes & {"a", "c", "e", "h"})
+    assert len(names) >= 3
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    expected = run(prepare_for_analysis(model), x)
+    for name in names:
+        assert codes[name].shape == expected[name].shape
+        assert np.mean(codes[name] != expected[name]) < 0.01
 
 
 def test_reports_have_the_names_of_the_file() -> None:

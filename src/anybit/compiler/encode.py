@@ -18,7 +18,7 @@ from anybit.compiler.partition.expressions import (
 )
 from anybit.compiler.partition.layout import Layout
 from anybit.compiler.partition.sharing import get_identity, select_live_instructions
-from anybit.compiler.prepare.batch_first import has_moved_axes
+from anybit.compiler.prepare.batch_first import get_moves_to_file
 from anybit.compiler.program import program as p
 from anybit.compiler.program.network import Network
 from anybit.onnx.graph.names import get_source_name
@@ -197,7 +197,7 @@ def _encode(instructions: Sequence[PlannedInstruction], outputs: Collection[ir.V
 
 def _is_in_graph(value: ir.Value) -> bool:
     """Return whether a value is one of the file; codes with a computed scale are none."""
-    if has_moved_axes(value):
+    if get_moves_to_file(value) is None:
         return False
     return value.producer() is not None or value.is_graph_input()
 

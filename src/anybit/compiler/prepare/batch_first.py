@@ -23,6 +23,7 @@ from anybit.compiler.prepare.axis_factors import (
     plan_moves,
 )
 from anybit.compiler.prepare.axis_tracing import AxisTracer
+from anybit.compiler.prepare.flatten_rows import get_merged_sizes
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.editor import Editor, is_read, replace_value
 from anybit.onnx.graph.names import SOURCE_NAME_KEY, get_source_name
@@ -32,8 +33,8 @@ from anybit.onnx.graph.require import require_input, require_producer
 from anybit.onnx.passes import GemmToMatMul, InferShapes
 from anybit.onnx.quantizers.nodes import is_dequantize, is_quantize
 
-_MOVED = "anybit.moved_axes"
-"""The metadata key of values whose axes have another order than in the file."""
+_MOVES_TO_FILE = "anybit.moves_to_file"
+"""The metadata key of the moves of values whose axes have another order than in the file."""
 
 _MOVES = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _OPERAND_RANK, _RANK = 4, 3
@@ -96,7 +97,7 @@ def _shorten_moves(model: ir.Model) -> None:
         moves = plan_moves(tracer.get_layout(source) or (), layout)
         if moves is None or y.is_graph_output() or node.inputs[0] is source:
             continue
-        result = _insert(source, moves, node, editor)
+        result = insert_moves(source, moves, node, editor)
         result.shape = y.shape
         replace_value(y, result)
         _remove_unread(y)
@@ -114,9 +115,11 @@ def _replace_gemms(gemms: Collection[ir.Node], model: ir.Model) -> None:
             sums.metadata_props[SOURCE_NAME_KEY] = name
 
 
-def has_moved_axes(value: ir.Value) -> bool:
-    """Return whether the axes of a value have another order than in the file."""
-    return bool(value.meta.get(_MOVED))
+def get_moves_to_file(value: ir.Value) -> tuple[Move, ...] | None:
+    """Return what gives a value the axes that it has in the file; None if nothing does."""
+    moves = value.meta.get(_MOVES_TO_FILE, ())
+    is_merged = bool(moves) and get_merged_sizes(value) is not None
+    return moves if isinstance(moves, tuple) and not is_merged else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,7 +236,7 @@ class _Rewriting:
             _name_last_axis(node, editor)
         names = {value: str(value.name) for value in shapes}
         for value, layout in shapes.items():
-            _mark(value, layout, editor)
+            _mark(value, layout, self._get_layout(value), editor)
         for end in ends:
             _apply_end(end, names.get(end.value, ""), editor)
         for moved in (*before, *(end.value for end in ends)):
@@ -334,7 +337,7 @@ class _Rewriting:
         elif key in self._shared:
             value = self._shared[key]
         else:
-            value = self._shared[key] = _insert(read.source, read.moves, read.node, editor)
+            value = self._shared[key] = insert_moves(read.source, read.moves, read.node, editor)
         read.node.replace_input_with(read.place, value)
 
 
@@ -349,7 +352,7 @@ def _apply_end(end: _End, name: str, editor: Editor) -> None:
     value = end.value
     if value is end.source and not end.moves:
         return
-    result = _insert(end.source, end.moves, require_producer(end.source), editor)
+    result = insert_moves(end.source, end.moves, require_producer(end.source), editor)
     for reader, place in end.uses:
         reader.replace_input_with(place, result)
     if value is not end.source:
@@ -362,7 +365,9 @@ def _apply_end(end: _End, name: str, editor: Editor) -> None:
     result.name = name
 
 
-def _insert(source: ir.Value, moves: Iterable[Move], before: ir.Node, editor: Editor) -> ir.Value:
+def insert_moves(
+    source: ir.Value, moves: Iterable[Move], before: ir.Node, editor: Editor
+) -> ir.Value:
     """Insert moves of a value; return their result. The order of nodes is restored later."""
     value = source
     for move in moves:
@@ -409,12 +414,12 @@ def _name_last_axis(node: ir.Node, editor: Editor) -> None:
         node.replace_input_with(1, axes)
 
 
-def _mark(value: ir.Value, layout: AxisLayout, editor: Editor) -> None:
+def _mark(value: ir.Value, layout: AxisLayout, before: AxisLayout, editor: Editor) -> None:
     """Give a value other axes and another name."""
-    name = get_source_name(value)
+    name, moves = get_source_name(value), plan_moves(layout, before)
     value.name = editor.unique(f"{value.name}_batch_first")
     value.metadata_props[SOURCE_NAME_KEY] = name
-    value.meta[_MOVED] = True
+    value.meta[_MOVES_TO_FILE] = moves if moves is None else tuple(moves)
     value.shape = ir.Shape([get_axis_size(axis) for axis in layout])
 
 

@@ -52,7 +52,7 @@ def explain_missing_quantizers(model: ir.Model, where: str) -> str:
 
 
 def _explain(node: ir.Node, model: ir.Model) -> str:
-    """Return why no region has any operator on codes, of which this is the first; "" for others."""
+    """Return why no region has any operator on codes, given the first; "" for products."""
     nodes = list(filter(is_liftable, model.graph))
     if not nodes:
         owner = next((at for at in iter_nodes(model.graph) if node.graph in _get_graphs(at)), None)

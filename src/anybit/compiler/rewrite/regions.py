@@ -9,10 +9,11 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from anybit.compiler.analyze.integer_products import REPEATS
 from anybit.compiler.backends.onnx_node import make_node, read_encoded
 from anybit.compiler.encode import Region
+from anybit.compiler.prepare.batch_first import get_moves_to_file, insert_moves
 from anybit.compiler.program.encoding import encode
 from anybit.errors import ModelError
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.names import describe
+from anybit.onnx.graph.names import describe, get_source_name
 from anybit.onnx.graph.require import require_graph
 from anybit.onnx.operators.integer_network import DOMAIN, PROGRAM, is_integer_network
 
@@ -80,8 +81,19 @@ def _expose(node: ir.Node, exposed: Region, editor: Editor) -> None:
             inner.add(new)
         new.name, new.type, new.shape = old.name, old.type, old.shape
         old.replace_all_uses_with(new, replace_graph_outputs=True)
+    shown = [new for new in more.outputs[:count] if not new.is_graph_output() and new not in inner]
     for value, new in zip(exposed.outputs[count:], more.outputs[count:], strict=True):
         new.name, new.type = editor.unique(str(value.name)), value.type
-    shown = (new for new in more.outputs if not new.is_graph_output() and new not in inner)
+        shown.append(_restore_axes(value, new, node, editor))
     graph.outputs.extend(shown)
     graph.remove(node, safe=True)
+
+
+def _restore_axes(value: ir.Value, new: ir.Value, before: ir.Node, editor: Editor) -> ir.Value:
+    """Return a tensor of a region with the axes and the name that it has in the file."""
+    moves = get_moves_to_file(value)
+    if not moves:
+        return new
+    result = insert_moves(new, moves, before, editor)
+    result.name, result.type = editor.unique(get_source_name(value)), value.type
+    return result
