@@ -26,35 +26,38 @@ namespace {
   });
 }
 
-// The exponential function of numbers up to 0; 0 below -87.
-[[gnu::always_inline]] inline Reals exp_of(const Reals& x) {
-  const Reals lowest = broadcast(-87.0f);
-  const Lanes below = x < lowest;
-  return selected(below, broadcast(0.0f), exp_within(selected(below, lowest, x)));
-}
-
-// The larger one of -|x| and -87; NaN stays.
+// The larger one of x and -87; NaN stays.
 [[gnu::always_inline]] inline Reals bounded_below(const Reals& x) {
-  constexpr std::int32_t sign = -0x7fffffff - 1;
   return map_registers<Reals>([&](int i) __attribute__((always_inline)) {
     const FloatRegister lowest = FloatRegister{} - 87.0f;
-    const auto below =
-        reinterpret_cast<FloatRegister>(reinterpret_cast<IntRegister>(x.parts[i]) | sign);
 #if defined(__AVX512F__)
-    return FloatRegister(_mm512_max_ps(lowest, below));
+    return FloatRegister(_mm512_max_ps(lowest, x.parts[i]));
 #elif defined(__AVX2__)
-    return FloatRegister(_mm256_max_ps(lowest, below));
+    return FloatRegister(_mm256_max_ps(lowest, x.parts[i]));
 #elif defined(__SSE4_1__)
-    return FloatRegister(_mm_max_ps(lowest, below));
+    return FloatRegister(_mm_max_ps(lowest, x.parts[i]));
 #else
-    return lowest > below ? lowest : below;
+    return lowest > x.parts[i] ? lowest : x.parts[i];
 #endif
+  });
+}
+
+// The exponential function of numbers up to 0; 0 below -87.
+[[gnu::always_inline]] inline Reals exp_of(const Reals& x) {
+  return cleared(x < broadcast(-87.0f), exp_within(bounded_below(x)));
+}
+
+// -|x|
+[[gnu::always_inline]] inline Reals with_sign(const Reals& x) {
+  constexpr std::int32_t sign = -0x7fffffff - 1;
+  return map_registers<Reals>([&](int i) __attribute__((always_inline)) {
+    return reinterpret_cast<FloatRegister>(reinterpret_cast<IntRegister>(x.parts[i]) | sign);
   });
 }
 
 // 1 / (1 + exp(-x)), of numbers below -87 that of -87.
 [[gnu::always_inline]] inline Reals sigmoid_of(const Reals& x) {
-  const Reals one = broadcast(1.0f), power = exp_within(bounded_below(x));
+  const Reals one = broadcast(1.0f), power = exp_within(bounded_below(with_sign(x)));
   return selected(x < broadcast(0.0f), power, one) / (one + power);
 }
 

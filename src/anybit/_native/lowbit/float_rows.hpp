@@ -3,6 +3,7 @@
 // the order of sums are those of `anybit/compiler/program/reference.py`.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -57,22 +58,43 @@ template <class Join>
   return reduce(most, [](auto a, auto b) __attribute__((always_inline)) { return a > b ? a : b; });
 }
 
+// Writes exp(x - largest), and returns the sum.
+[[gnu::always_inline]] inline float add_exponentials(const float* x, float largest,
+                                                     std::int64_t channels, float* to) {
+  Reals sums = broadcast(0.0f);
+  for_each_block(channels, [&](std::int64_t c, int count) __attribute__((always_inline)) {
+    // Lanes after the last channel are 0.
+    constexpr float none = -std::numeric_limits<float>::infinity();
+    Reals y = exp_of(read_some(x + c, count, none) - broadcast(largest));
+    write_some(to + c, y, count);
+    if (count < lane_count) y = read_some(to + c, count, 0.0f);
+    sums = sums + y;
+  });
+  return add_lanes(sums);
+}
+
+[[gnu::always_inline]] inline void multiply_all(float* y, std::int64_t channels, float factor) {
+  for_each_block(channels, [&](std::int64_t c, int count) __attribute__((always_inline)) {
+    write_some(y + c, read_some(y + c, count, 0.0f) * broadcast(factor), count);
+  });
+}
+
+// Takes some pixels together: each step of one waits for the step before, but not for other pixels.
 void softmax(const float* x, std::int64_t pixels, std::int64_t channels, float* to) {
-  for (std::int64_t pixel = 0; pixel < pixels; ++pixel, x += channels, to += channels) {
-    const Reals largest = broadcast(largest_of(x, channels));
-    Reals sums = broadcast(0.0f);
-    for_each_block(channels, [&](std::int64_t c, int count) __attribute__((always_inline)) {
-      // Lanes after the last channel are 0.
-      constexpr float none = -std::numeric_limits<float>::infinity();
-      Reals y = exp_of(read_some(x + c, count, none) - largest);
-      write_some(to + c, y, count);
-      if (count < lane_count) y = read_some(to + c, count, 0.0f);
-      sums = sums + y;
-    });
-    const Reals factor = broadcast(1.0f / add_lanes(sums));
-    for_each_block(channels, [&](std::int64_t c, int count) __attribute__((always_inline)) {
-      write_some(to + c, read_some(to + c, count, 0.0f) * factor, count);
-    });
+  constexpr std::int64_t most_together = 16, near_floats = 2048;
+  const std::int64_t together =
+      std::clamp<std::int64_t>(near_floats / std::max<std::int64_t>(channels, 1), 1, most_together);
+  for (std::int64_t first = 0; first < pixels; first += together) {
+    const std::int64_t count = std::min(together, pixels - first);
+    float numbers[most_together];  // the largest ones, then factors
+    for (std::int64_t i = 0; i < count; ++i)
+      numbers[i] = largest_of(x + (first + i) * channels, channels);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t start = (first + i) * channels;
+      numbers[i] = 1.0f / add_exponentials(x + start, numbers[i], channels, to + start);
+    }
+    for (std::int64_t i = 0; i < count; ++i)
+      multiply_all(to + (first + i) * channels, channels, numbers[i]);
   }
 }
 

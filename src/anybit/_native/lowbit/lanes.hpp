@@ -144,6 +144,18 @@ template <class Register>
   });
 }
 
+// 0 where the mask is set, else y.
+[[gnu::always_inline]] inline Reals cleared(const Lanes& mask, const Reals& y) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  // GCC would select with an instruction of three steps.
+  return map_registers<Reals>([&](int i) __attribute__((always_inline)) {
+    return FloatRegister(_mm256_andnot_ps(_mm256_castsi256_ps(__m256i(mask.parts[i])), y.parts[i]));
+  });
+#else
+  return selected(mask, broadcast(0.0f), y);
+#endif
+}
+
 // y > bottom ? y : bottom, then y < top ? y : top: NaN becomes the bottom.
 [[gnu::always_inline]] inline Reals clamped(const Reals& y, const Reals& bottom, const Reals& top) {
   return map_registers<Reals>([&](int i) __attribute__((always_inline)) {
