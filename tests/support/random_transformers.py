@@ -191,14 +191,21 @@ def make_feeds(model, seed, batch=BATCH, tokens=TOKENS, past=PAST):
     return feeds
 
 
-def run_plain(model, feeds):
-    """Run a standard model without our library."""
+def open_plain(model):
+    """Return functions that run a standard model without our library: as written, and optimized."""
+    levels = onnxruntime.GraphOptimizationLevel
+    return tuple(
+        _open_session(model, level) for level in (levels.ORT_DISABLE_ALL, levels.ORT_ENABLE_ALL)
+    )
+
+
+def _open_session(model, level):
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.graph_optimization_level = level
     providers = ["CPUExecutionProvider"]
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers)
     names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, feeds), strict=True))
+    return lambda feeds: dict(zip(names, session.run(None, feeds), strict=True))
 
 
 def assert_near(actual, expected):
