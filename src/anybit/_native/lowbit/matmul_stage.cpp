@@ -2,6 +2,7 @@
 // Stage of a MatMul instruction: codes of both operands are packed as numbers of 16 bits, block by
 // block, and multiplied in pairs.
 #include <algorithm>
+#include <cstring>
 
 #include "damage.hpp"
 #include "packed_epilogue.hpp"
@@ -30,34 +31,35 @@ class Operand {
         depth_(view[3]),
         is_dense_(place.storage.border.empty()) {}
 
-  // Writes `count` codes along the depth, `apart` numbers apart.
-  template <std::int64_t apart>
+  // Writes `count` codes along the depth.
   void read(const std::byte* row, std::int64_t group, std::int64_t line, std::int64_t first,
             std::int64_t count, std::int16_t* to) const {
     const std::int64_t start = start_ + group * group_ + line * line_ + first * depth_;
     if (!is_dense_)
-      for (std::int64_t i = 0; i < count; ++i)
-        put(to, i * apart, row[offset_of(start + i * depth_)]);
+      for (std::int64_t i = 0; i < count; ++i) to[i] = number(row[offset_of(start + i * depth_)]);
     else if (depth_ == 1)
-      for (std::int64_t i = 0; i < count; ++i) put(to, i * apart, row[start + i]);
+      for (std::int64_t i = 0; i < count; ++i) to[i] = number(row[start + i]);
     else
-      for (std::int64_t i = 0; i < count; ++i) put(to, i * apart, row[start + i * depth_]);
+      for (std::int64_t i = 0; i < count; ++i) to[i] = number(row[start + i * depth_]);
   }
 
-  // Writes `count` lines of a place along the depth, `apart` numbers apart.
-  template <std::int64_t apart>
-  void read_across(const std::byte* row, std::int64_t group, std::int64_t line, std::int64_t depth,
-                   std::int64_t count, std::int16_t* to) const {
+  // Writes `count` lines of two places along the depth in turns; 0 for a second one beyond the end.
+  void read_pairs(const std::byte* row, std::int64_t group, std::int64_t line, std::int64_t depth,
+                  bool has_second, std::int64_t count, std::int16_t* to) const {
     const std::byte* const from = row + start_ + group * group_ + line + depth * depth_;
-    for (std::int64_t i = 0; i < count; ++i) put(to, i * apart, from[i]);
+    if (has_second)
+      for (std::int64_t i = 0; i < count; ++i)
+        to[2 * i] = number(from[i]), to[2 * i + 1] = number(from[i + depth_]);
+    else
+      for (std::int64_t i = 0; i < count; ++i) to[2 * i] = number(from[i]), to[2 * i + 1] = 0;
   }
 
   // Whether lines are contiguous at each place along the depth.
   bool lies_across() const { return is_dense_ && line_ == 1 && depth_ != 1; }
 
  private:
-  void put(std::int16_t* to, std::int64_t at, std::byte index) const {
-    to[at] = static_cast<std::int16_t>(lowest_ + step_ * static_cast<std::int32_t>(index));
+  std::int16_t number(std::byte index) const {
+    return static_cast<std::int16_t>(lowest_ + step_ * static_cast<std::int32_t>(index));
   }
   std::int64_t offset_of(std::int64_t element) const {
     const std::int64_t pixel = element / storage_.channels;
@@ -239,8 +241,7 @@ class MatMulStage final : public Stage {
       for (std::int64_t column = 0; column < piece.count; column += panel_channels) {
         const std::int64_t some = std::min<std::int64_t>(panel_channels, piece.count - column);
         std::int16_t* const own = to + (piece.panel + column / panel_channels) * panel;
-        if (some < panel_channels || length % words_together != 0)
-          std::fill_n(own, panel, std::int16_t{0});
+        if (some < panel_channels) std::fill_n(own, panel, std::int16_t{0});
         pack_panel(from, piece.group, piece.first + column, some, depth, length, own);
       }
     }
@@ -250,19 +251,18 @@ class MatMulStage final : public Stage {
                   std::int64_t count, std::int64_t depth, std::int64_t length,
                   std::int16_t* to) const {
     constexpr std::int64_t pair_row = panel_channels * words_together;
+    const std::int64_t pairs = pairs_of(length);
     if (second_.lies_across()) {
-      for (std::int64_t k = 0; k < length; ++k)
-        second_.read_across<words_together>(
-            from, group, column, depth + k, count,
-            to + k / words_together * pair_row + k % words_together);
+      for (std::int64_t k = 0; k < pairs; ++k, to += pair_row)
+        second_.read_pairs(from, group, column, depth + 2 * k, 2 * k + 1 < length, count, to);
       return;
     }
-    for (std::int64_t i = 0; i < count; ++i) {
-      std::int16_t line[most_packed / panel_channels];
-      second_.read<1>(from, group, column + i, depth, length, line);
-      std::int16_t* const own = to + i * words_together;
-      for (std::int64_t k = 0; k < length; ++k)
-        own[k / words_together * pair_row + k % words_together] = line[k];
+    for (std::int64_t i = 0; i < count; ++i, to += words_together) {
+      std::int16_t line[most_packed / panel_channels + 1];
+      line[length] = 0;
+      second_.read(from, group, column + i, depth, length, line);
+      for (std::int64_t k = 0; k < pairs; ++k)
+        std::memcpy(to + k * pair_row, line + 2 * k, words_together * sizeof *to);
     }
   }
 
@@ -290,7 +290,7 @@ class MatMulStage final : public Stage {
       for (int i = 0; i < sum.count; ++i) {
         std::int16_t* const own = words + i * line;
         own[line - 1] = 0;
-        first_.read<1>(from, piece.group, span.row + done + i, span.depth, span.length, own);
+        first_.read(from, piece.group, span.row + done + i, span.depth, span.length, own);
         pixels[i] = reinterpret_cast<const std::byte*>(own);
       }
       std::int32_t* const to = sums + done * stride;
