@@ -198,6 +198,22 @@ def test_nbits_after_dynamic_quantizers(bits, zeropts, bias, k):
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
+def test_zero_points_need_more_bits_than_codes():
+    """Codes of blocks that begin below 0, and end below 0 too, may all be small."""
+    packed = NBits(k=80, n=3, bits=4, block=16, zeropts=True, negative=True)
+    packed.codes[:], packed.scales[0] = 0, [-4, -4, 0.25, 1, 2]
+    packed.zeropts[0] = 6, 0, 15, 3, 1
+    packed.zeropts[1:] = packed.zeropts[0]
+    packed.scales[1:] = packed.scales[0]
+    model = make_dynamic_nbits(packed)
+    compiled = anybit.compile(model)
+    _, product = find_product(compiled)
+    assert isinstance(product, p.AsymmetricBlockProduct)
+    x = np.random.default_rng(0).normal(size=(5, 80)).astype(np.float32)
+    expected, actual = anybit.load(model).run(x)["y"], compiled.run(x)["y"]
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
 def pack_with_onnxruntime(proto, **options):
     """Return a model whose MatMul has become a MatMulNBits with zero-points, and its inputs."""
     nbits = pytest.importorskip("onnxruntime.quantization.matmul_nbits_quantizer")

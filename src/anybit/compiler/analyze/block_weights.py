@@ -58,8 +58,9 @@ class BlockWeights:
 
     @cached_property
     def bits(self) -> int:
-        """The bits of the indices."""
-        return max(1, int(self.indices.max()).bit_length())
+        """The bits of the indices, which zero-points are packed in, too."""
+        largest = [part.max() for part in (self.indices, self.zero_points) if part is not None]
+        return max(1, int(max(largest)).bit_length())
 
 
 def find_block_weights(products: Iterable[ProductAnalysis]) -> dict[str, BlockWeights]:
