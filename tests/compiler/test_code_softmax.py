@@ -83,3 +83,23 @@ def test_unusual_softmax_stays(scale: float, axis: int) -> None:
     feeds = make_feeds(model, 0)
     (actual,), (expected,) = compiled.run(feeds).values(), run_plain(model, feeds)
     np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize(("scale", "is_compiled"), [(2.0**119, True), (2.0**121, False)])
+def test_codes_times_scales_of_scores_are_finite(scale: float, is_compiled: bool) -> None:
+    network = CodeNetwork(5)
+    scores = network.input("n", TOKENS, scale=scale)
+    weights = f"QLinearSoftmax_{len(network.nodes)}"
+    inputs = [*network.triple(scores), *network.add_parameters(weights, 1 / 256, 0)]
+    network.node("QLinearSoftmax", inputs, RUNTIME, axis=-1, opset=17)
+    values = network.constant(network.random.integers(-64, 64, (TOKENS, 4)).astype(np.int8))
+    value = [values, network.constant(np.float32(0.01)), network.constant(np.int8(0))]
+    parameters = network.add_parameters("y", 0.02)
+    y = network.node("QLinearMatMul", [*network.triple(weights), *value, *parameters])
+    model = network.model(y, weights)
+    compiled = anybit.compile(model)
+    kept = "QLinearSoftmax" in [node.op_type for node in compiled.model.graph]
+    assert kept is not is_compiled
+    feeds = make_feeds(model, 0)
+    for actual, expected in zip(compiled.run(feeds).values(), run_plain(model, feeds), strict=True):
+        np.testing.assert_array_equal(actual, expected)

@@ -25,6 +25,8 @@ _LEAST_FACTOR, _MOST_FACTOR = 2.0**-32, 256.0
 _FIRST_IN_CONCAT = 2
 _MOST_STEPS = 512
 """The most codes from 0 to 1 of a QLinearSoftmax: calibration gives 255 or 256."""
+_MOST_SCALE = 2.0**119
+"""A scale of inputs of a QLinearSoftmax: its products with codes are finite in float32."""
 
 
 def emit_add(emitter: Emitter) -> Emitted:
@@ -134,6 +136,8 @@ def emit_softmax(emitter: Emitter) -> Emitted:
         raise Unsupported(
             f"the scale of its output is {y.scale:g}: quantize with one from 1/{_MOST_STEPS} to 1"
         )
+    if x.scale > _MOST_SCALE:
+        raise Unsupported(f"the scale of its input is {x.scale:g}: quantize with one up to 2^119")
     last = [ir.AttrInt64("axis", -1)]
     result = emitter.insert("Softmax", [emitter.read_floats(0, x)], last)
     scaling = CodeScaling(np.asarray(ONE / steps, np.float32), y.zeropt)
