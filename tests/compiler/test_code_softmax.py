@@ -88,7 +88,7 @@ def test_unusual_softmax_stays(scale: float, axis: int) -> None:
 @pytest.mark.parametrize(("scale", "is_compiled"), [(2.0**119, True), (2.0**121, False)])
 def test_codes_times_scales_of_scores_are_finite(scale: float, is_compiled: bool) -> None:
     network = CodeNetwork(5)
-    scores = network.input("n", TOKENS, scale=scale)
+    scores = network.input("n", 2, TOKENS, scale=scale)
     weights = f"QLinearSoftmax_{len(network.nodes)}"
     inputs = [*network.triple(scores), *network.add_parameters(weights, 1 / 256, 0)]
     network.node("QLinearSoftmax", inputs, RUNTIME, axis=-1, opset=17)
