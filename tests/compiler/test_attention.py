@@ -147,6 +147,23 @@ def test_queries_may_be_scaled_before_their_quantizer():
     assert np.ptp(expected) > 1
 
 
+def test_codes_of_scaled_queries_are_views():
+    """Codes that are scaled and quantized again are mapped before heads are split."""
+    again = "q1 = Mul (q0, scale)\n q4 = Quant <signed: int = 1> (q1, step, none, bits)"
+    split = SPLIT.replace("q4 = Squeeze (q5, n0)", f"q0 = Squeeze (q5, n0)\n {again}")
+    model = attention(split)
+    compiled = anybit.compile(model)
+    (program,) = compiled.report.programs
+    assert not any(isinstance(at, p.Reshape) for at in program.instructions)
+    for gather in (at for at in program.instructions if isinstance(at, p.Gather)):
+        assert set(np.diff(gather.columns)) == set(np.diff(gather.channels)) == {1}
+    x = np.random.default_rng(1).normal(size=(1, TOKENS, CHANNELS)).astype(np.float32)
+    (expected,) = anybit.load(model).run({"x": x}).values()
+    (actual,) = compiled.run({"x": x}).values()
+    assert np.abs(expected - actual).max() <= 1 / 16
+    assert np.ptp(expected) > 1
+
+
 @pytest.mark.parametrize("kind", ["Slice", "Split"])
 def test_quantizers_between_the_moves_of_heads_follow_them(kind):
     """Integer-only quantization quantizes parts before their axis of size 1 is dropped."""

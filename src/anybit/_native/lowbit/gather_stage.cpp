@@ -30,6 +30,7 @@ class GatherStage final : public TensorStage {
     const bool whole = in_bytes(from) && in_bytes(to) && std::ranges::min(columns_) >= 0;
     in_parts_ = copies_ && !repeats_ && whole && channels_.size() % part_bytes == 0;
     const auto count = static_cast<std::int64_t>(channels_.size());
+    picks_ = whole && count == 1 && channels_[0] >= 0 && !repeats_;
     if (!copies_ && !repeats_ && whole && std::ranges::min(channels_) >= 0 &&
         std::min(count, from.storage.channels) >= permuted_bytes)
       prepare_permutation(from.storage.channels);
@@ -50,6 +51,9 @@ class GatherStage final : public TensorStage {
     if (in_parts_ && line >= 0)
       return copy_line(from + source->storage.offset(line, 0) + channels_[0],
                        to + target->storage.offset(y, 0) + first_);
+    if (picks_ && line >= 0)
+      return pick(from + source->storage.offset(line, 0) + channels_[0],
+                  to + target->storage.offset(y, 0) + first_);
     if (!parts_.empty() && line >= 0)
       return loops_.permute({parts_.data(), ends_.data(), static_cast<std::int64_t>(ends_.size()),
                              columns_.data(), width, source->storage.pixel, target->storage.pixel},
@@ -105,6 +109,15 @@ class GatherStage final : public TensorStage {
     }
   }
 
+  // Copies a channel of the pixels of a line.
+  void pick(const std::byte* from, std::byte* to) const {
+    const std::int64_t pixel = source->storage.pixel, step = target->storage.pixel;
+    for (const std::int32_t column : columns_) {
+      *to = from[column * pixel];
+      to += step;
+    }
+  }
+
   // Repeats the first pixel of a line.
   void repeat(std::byte* line, std::int64_t width) const {
     const std::int64_t pixel = target->storage.pixel;
@@ -129,6 +142,7 @@ class GatherStage final : public TensorStage {
   bool copies_ = false;   // sources are one contiguous run
   bool repeats_ = false;  // all pixels of a line are equal
   bool in_parts_ = false;
+  bool picks_ = false;  // there is one channel
   // Bytes in another order; empty elsewhere.
   std::vector<BytePart> parts_;
   std::vector<std::int32_t> ends_;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stage of a Reshape instruction.
+#include <algorithm>
+
 #include "runs.hpp"
 #include "tensor_stage.hpp"
 
@@ -16,20 +18,25 @@ class StorageWalk {
   std::int64_t pixel() const { return storage_.offset(y_, x_); }
   std::int64_t channel() const { return c_; }
 
-  void next() {
+  // The elements up to the end of a line, and how far bytes of them are apart.
+  std::int64_t run() const {
+    return channels_first_ ? storage_.width - x_ : (storage_.width - x_) * storage_.channels - c_;
+  }
+  std::int64_t stride() const { return channels_first_ ? storage_.pixel : 1; }
+
+  // Goes on by `count` elements, at most to the end of a line.
+  void advance(std::int64_t count) {
     if (channels_first_) {
-      if (++x_ < storage_.width) return;
-      x_ = 0;
-      if (++y_ < storage_.height) return;
-      y_ = 0;
-      ++c_;
-      return;
+      x_ += count;
+    } else {
+      c_ += count;
+      x_ += c_ / storage_.channels, c_ %= storage_.channels;
     }
-    if (++c_ < storage_.channels) return;
-    c_ = 0;
-    if (++x_ < storage_.width) return;
+    if (x_ < storage_.width) return;
     x_ = 0;
-    ++y_;
+    if (++y_ < storage_.height || !channels_first_) return;
+    y_ = 0;
+    ++c_;
   }
 
  private:
@@ -67,6 +74,7 @@ class ReshapeStage final : public TensorStage {
     const std::byte* const from = source->row(memory, row);
     std::byte* const to = target->row(memory, row);
     if (copies_) copy(from, to);
+    else if (in_bytes(*source) && in_bytes(*target)) move_bytes(from, to);
     else walk(from, to);
   }
 
@@ -83,10 +91,22 @@ class ReshapeStage final : public TensorStage {
     }
   }
 
+  void move_bytes(const std::byte* from, std::byte* to) const {
+    StorageWalk a(source->storage, source_first_), b(target->storage, target_first_);
+    const std::int64_t step = a.stride(), other = b.stride();
+    for (std::int64_t done = 0, here; done < elements; done += here) {
+      here = std::min(a.run(), b.run());
+      const std::byte* const x = from + a.pixel() + a.channel();
+      std::byte* const y = to + b.pixel() + b.channel();
+      for (std::int64_t i = 0; i < here; ++i) y[i * other] = x[i * step];
+      a.advance(here), b.advance(here);
+    }
+  }
+
   void walk(const std::byte* from, std::byte* to) const {
     if (!in_bytes(*target)) clear(target->storage, to, 0, 1);
     StorageWalk a(source->storage, source_first_), b(target->storage, target_first_);
-    for (std::int64_t i = 0; i < elements; ++i, a.next(), b.next())
+    for (std::int64_t i = 0; i < elements; ++i, a.advance(1), b.advance(1))
       put(target->storage.coding, to + b.pixel(), b.channel(),
           take(source->storage.coding, from + a.pixel(), a.channel()));
   }

@@ -23,6 +23,7 @@ from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.require import require_graph
 from anybit.onnx.graph.shapes import get_proven_sizes
 from anybit.onnx.passes import InferShapes
+from anybit.onnx.quantizers.nodes import is_quantize
 from anybit.onnx.runtime import FAILURES, evaluate
 
 _MOVES = ("Gather", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
@@ -55,22 +56,37 @@ def simplify_heads(model: ir.Model) -> None:
     """Let operands of products take slices of channels, then heads, in place.
 
     Their rows stay the first axis, which they need not be between the nodes of an exporter.
+    Quantizers come before the heads.
     """
-    editor, changed = Editor(model), False
-    for node in list(model.graph):
-        if not has_two_operands(node):
-            continue
-        for place, operand in enumerate(node.inputs):
-            changed |= _sink_quantizer(operand, editor)
-            value = node.inputs[place]
-            chain = _find_chain(value)
-            heads = None if chain is None else _trace(chain, model)
-            if chain is not None and heads is not None:
-                _replace(chain[-1], heads, editor)
-                _remove_unread(chain)
-                changed = True
-    if changed:
-        InferShapes()(model)
+    editor = Editor(model)
+
+    def simplify(node: ir.Node, place: int) -> bool:
+        return _simplify_operand(node, place, model, editor)
+
+    def hoist(node: ir.Node, place: int) -> bool:
+        return _hoist_quantizer(node, place, editor)
+
+    for change in (simplify, hoist):
+        changed = [
+            change(node, place)
+            for node in list(model.graph)
+            if has_two_operands(node)
+            for place in range(len(node.inputs))
+        ]
+        if any(changed):
+            InferShapes()(model)
+
+
+def _simplify_operand(node: ir.Node, place: int, model: ir.Model, editor: Editor) -> bool:
+    """Replace the moves before an operand by those of heads; return whether anything changed."""
+    changed = _sink_quantizer(node.inputs[place], editor)
+    chain = _find_chain(node.inputs[place])
+    heads = None if chain is None else _trace(chain, model)
+    if chain is None or heads is None:
+        return changed
+    _replace(chain[-1], heads, editor)
+    _remove_unread(chain)
+    return True
 
 
 def _find_chain(value: ir.Value | None) -> list[ir.Node] | None:
@@ -142,6 +158,64 @@ def _sink_quantizer(operand: ir.Value | None, editor: Editor) -> bool:
     replace_value(y, result)
     _remove_unread([*quantizer, *moves])
     return True
+
+
+def _hoist_quantizer(node: ir.Node, place: int, editor: Editor) -> bool:
+    """Let a quantizer between data movements and an operand precede them; return whether it does.
+
+    The product then takes codes where they are, as a view. Functions with the same constants for
+    all elements move with the quantizer.
+    """
+    operand = node.inputs[place]
+    functions = _find_functions(operand)
+    if operand is None or not functions or not is_quantizer(functions[-1][0]):
+        return False
+    moves = _find_moves(functions[0][1])
+    selections = [i for i, move in enumerate(moves) if move.op_type in _SELECTIONS]
+    moves = moves[selections[-1] + 1 :] if selections else moves
+    source = moves[0].inputs[0] if moves else None
+    nodes = [function for function, _ in functions]
+    if source is None or not all(map(_has_one_reader, (*moves, *nodes))):
+        return False
+    constants = [value for function in nodes for value in function.inputs if value is not None]
+    if any(is_constant(value) and _get_rank(value) > _get_rank(source) for value in constants):
+        return False
+    result = source
+    for function, varying in functions:
+        inputs = [result if value is varying else value for value in function.inputs]
+        dtype = function.outputs[0].dtype or ir.DataType.FLOAT
+        result = editor.insert_copy(moves[0], function, inputs, like=source, dtype=dtype)
+    moves[0].replace_input_with(0, result)
+    replace_value(operand, moves[-1].outputs[0])
+    _remove_unread(nodes)
+    return True
+
+
+def _has_one_reader(node: ir.Node) -> bool:
+    (value, *others) = node.outputs
+    return not others and len(value.uses()) == 1 and not value.is_graph_output()
+
+
+def _get_rank(value: ir.Value) -> int:
+    return 0 if value.shape is None else len(value.shape)
+
+
+def _find_functions(value: ir.Value | None) -> list[tuple[ir.Node, ir.Value]]:
+    """Return the quantizers and functions that an operand ends with, and the input of each.
+
+    The constants of all are the same for all elements. The first one comes first.
+    """
+    functions: list[tuple[ir.Node, ir.Value]] = []
+    while value is not None and (node := value.producer()) is not None:
+        varying = get_varying_inputs(node)
+        of_quantizer = is_quantizer(node) or (functions and is_quantize(node))
+        if not (of_quantizer or has_trait(node, OpTrait.ELEMENTWISE)):
+            break
+        if len(varying) != 1 or not is_uniform(node):
+            break
+        value = varying[0]
+        functions.insert(0, (node, value))
+    return functions
 
 
 def _trace(chain: Sequence[ir.Node], model: ir.Model) -> _Heads | None:
