@@ -35,6 +35,7 @@ import anybit
 from anybit import _native
 from anybit.compiler.program.network import Network as Kernels
 from anybit.compiler.program.program import Product
+from anybit.text import format_duration
 
 # Networks of the zoo, with the shape of their peers and the batch sizes.
 ZOO = {
@@ -147,7 +148,7 @@ def speed_row(result: Measurement, rates: Mapping[str, float]) -> tuple[str, ...
     """Return the time of a call, the speedup over each peer, and the share of the roof."""
     ours, workload = result.times["ours"], result.workload
     return (
-        *(workload.network, str(workload.batch), f"{ours * 1e6:.2f} us"),
+        *(workload.network, str(workload.batch), format_duration(ours)),
         *(f"{result.times[peer] / ours:.1f} x" for peer in ("float32", "int8")),
         f"{least_seconds(result.multiplications, rates) / ours:.0%}" if rates else "-",
     )

@@ -74,7 +74,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_shape(shape: Iterable[int | str | None] | None) -> str:
-    """Return a shape with the its names: "[1, 3, height, ?]"; "[...]" without a rank."""
+    """Return a shape with its names: "[1, 3, height, ?]"; "[...]" without a rank."""
     if shape is None:
         return "[...]"
     return f"[{', '.join('?' if size in (None, '') else str(size) for size in shape)}]"
