@@ -14,7 +14,6 @@ import onnx_ir as ir
 from anybit.compiler.backends.c.source import CSource
 from anybit.compiler.c_source import explain_float_nodes, make_source, write_source
 from anybit.compiler.encode import Region
-from anybit.compiler.prepare.codes.emitter import FileCodes
 from anybit.compiler.report import Report
 from anybit.compiler.rewrite.regions import expose_tensors
 from anybit.errors import ModelError
@@ -24,6 +23,7 @@ from anybit.onnx import save
 from anybit.onnx.files.reader import read_copy
 from anybit.onnx.graph.constants import Array
 from anybit.onnx.preparation import name_errors_after
+from anybit.onnx.qdq.codes.emitter import FileCodes
 
 
 class CompiledModel(Model):

@@ -20,7 +20,6 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from anybit._native import num_threads, set_num_threads
 from anybit.compiler.compiled import CompiledModel
 from anybit.compiler.layer import CompiledLayer
-from anybit.compiler.prepare.codes.lifting import is_liftable
 from anybit.compiler.program.network import Network
 from anybit.compiler.program.operands import (
     list_float_sources,
@@ -44,6 +43,7 @@ from anybit.onnx.passes import InferShapes, RemoveQuantizers
 from anybit.onnx.passes.remove_quantizers import has_quantizers
 from anybit.onnx.preparation import apply_passes
 from anybit.onnx.process import silence_onnx_logs
+from anybit.onnx.qdq.codes.table import is_liftable
 from anybit.onnx.runtime import (
     FAILURES,
     exact_session_options,

@@ -4,7 +4,6 @@
 import onnx_ir as ir
 
 from anybit.compiler.operators import get_varying_inputs, is_quantizer
-from anybit.compiler.prepare.codes.lifting import is_liftable
 from anybit.onnx.graph.constants import is_constant
 from anybit.onnx.graph.names import describe
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
@@ -12,6 +11,7 @@ from anybit.onnx.graph.walk import iter_nodes
 from anybit.onnx.operators.dynamic_matmul import is_dynamic_matmul
 from anybit.onnx.operators.integer_network import is_integer_network
 from anybit.onnx.passes.remove_quantizers import has_quantizers
+from anybit.onnx.qdq.codes.table import is_liftable
 from anybit.onnx.qdq.qlinear import is_integer_operator
 from anybit.onnx.qdq.remedies import suggest_conversion
 

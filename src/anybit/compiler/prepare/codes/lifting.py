@@ -6,7 +6,7 @@ nodes in place of an operator repeat the operations of ONNX Runtime's kernel; a 
 returns the codes. Operators that no region computes are put back.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -14,8 +14,14 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from anybit.compiler.prepare.codes import functions, products
-from anybit.compiler.prepare.codes.emitter import (
+from anybit.compiler.prepare.removed_constants import RemovedInputs
+from anybit.errors import ModelError
+from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.graph.names import SOURCE_NAME_KEY
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
+from anybit.onnx.graph.require import require_graph, require_input, require_producer
+from anybit.onnx.passes import InferShapes
+from anybit.onnx.qdq.codes.emitter import (
     CodeRead,
     CodeScaling,
     Emitted,
@@ -23,39 +29,15 @@ from anybit.compiler.prepare.codes.emitter import (
     FileCodes,
     FloatCopies,
 )
-from anybit.compiler.prepare.codes.moves import emit_move, find_zeropts, get_moved
-from anybit.compiler.prepare.removed_constants import RemovedInputs
-from anybit.compiler.reason import Unsupported
-from anybit.errors import ModelError
-from anybit.onnx.analysis.view import get_input
-from anybit.onnx.graph.constants import Array, is_constant, read_array
-from anybit.onnx.graph.names import SOURCE_NAME_KEY
-from anybit.onnx.graph.op_traits import OpTrait, has_trait, is_onnx_op
-from anybit.onnx.graph.require import require_graph, require_input, require_producer
-from anybit.onnx.passes import InferShapes
+from anybit.onnx.qdq.codes.moves import find_zeropts, get_moved
+from anybit.onnx.qdq.codes.table import find_emitter, is_liftable
 from anybit.onnx.qdq.integer_layers import iter_code_weights
 from anybit.onnx.qdq.qlinear import is_integer_operator
+from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import is_dequantize
 
-_RUNTIME = "com.microsoft"
 _FLOAT = ir.DataType.FLOAT
 _PARAMETERS = 2
-_EMITTERS: dict[tuple[str, str], Callable[[Emitter], Emitted]] = {
-    ("", "ConvInteger"): products.emit_integer_product,
-    ("", "MatMulInteger"): products.emit_integer_product,
-    ("", "QLinearConv"): products.emit_qlinear_conv,
-    ("", "QLinearMatMul"): products.emit_qlinear_matmul,
-    (_RUNTIME, "QGemm"): products.emit_qgemm,
-    (_RUNTIME, "QLinearAdd"): functions.emit_add,
-    (_RUNTIME, "QLinearAveragePool"): functions.emit_average_pool,
-    (_RUNTIME, "QLinearConcat"): functions.emit_concat,
-    (_RUNTIME, "QLinearConv"): products.emit_qlinear_conv,
-    (_RUNTIME, "QLinearGlobalAveragePool"): functions.emit_global_average_pool,
-    (_RUNTIME, "QLinearLeakyRelu"): functions.emit_function,
-    (_RUNTIME, "QLinearMul"): functions.emit_mul,
-    (_RUNTIME, "QLinearSigmoid"): functions.emit_function,
-    (_RUNTIME, "QLinearSoftmax"): functions.emit_softmax,
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,17 +109,6 @@ class LiftedOperators:
         return reason if own is None else f"{reason}: {own}"
 
 
-def is_liftable(node: ir.Node) -> bool:
-    """Return whether float nodes can take the place of an operator on codes.
-
-    Products of dynamic codes are compiled as they are.
-    """
-    x = get_input(node, 0)
-    source = None if x is None else x.producer()
-    dynamic = is_onnx_op(source, "DynamicQuantizeLinear")
-    return (node.domain, node.op_type) in _EMITTERS and not dynamic
-
-
 def lift_code_operators(model: ir.Model) -> LiftedOperators:
     """Replace operators on codes by float nodes that compute the same codes, in place.
 
@@ -149,14 +120,14 @@ def lift_code_operators(model: ir.Model) -> LiftedOperators:
     zeropts = find_zeropts(model) if nodes else {}
     copies, lifted, kept = FloatCopies(model), list[LiftedOperator](), dict[str, str]()
     for node in list(model.graph) if nodes else []:
-        emit = _find_emitter(node, zeropts)
+        emit = find_emitter(node, zeropts)
         if emit is None:
             continue
         emitter = Emitter(node, model, copies)
         try:
             with np.errstate(all="ignore"):  # quotients of scales may overflow, as in the runtime
                 emitted = emit(emitter)
-        except (Unsupported, ModelError) as error:
+        except (Inexpressible, ModelError) as error:
             kept[emitter.name] = str(error)
             continue
         lifted.append(_replace(emitter, emitted, copies))
@@ -192,17 +163,6 @@ def _add_border(at: LiftedOperator, copies: FloatCopies) -> Border | None:
     codes.name, outer.name = None, codes.name
     codes.name = inner
     return Border(require_producer(outer), at.scaling)
-
-
-def _find_emitter(
-    node: ir.Node, zeropts: Mapping[str, Array]
-) -> Callable[[Emitter], Emitted] | None:
-    emit = _EMITTERS[node.domain, node.op_type] if is_liftable(node) else None
-    moved = get_moved(node) if emit is None else []
-    zeropt = zeropts.get(str(moved[0].name)) if moved else None
-    if zeropt is None or any(value.dtype is None for value in moved):
-        return emit
-    return partial(emit_move, zeropt=zeropt)
 
 
 def _replace(emitter: Emitter, emitted: Emitted, copies: FloatCopies) -> LiftedOperator:

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from anybit.compiler.prepare.codes.emitter import (
+from anybit.onnx.analysis.view import get_input
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import Array, is_constant, read_array
+from anybit.onnx.graph.op_traits import OpTrait, has_trait
+from anybit.onnx.qdq.codes.emitter import (
     CODE_TYPES,
     CODES,
     ONE,
@@ -14,11 +18,7 @@ from anybit.compiler.prepare.codes.emitter import (
     Emitted,
     Emitter,
 )
-from anybit.compiler.reason import Unsupported
-from anybit.onnx.analysis.view import get_input
-from anybit.onnx.graph.attributes import get_attribute
-from anybit.onnx.graph.constants import Array, is_constant, read_array
-from anybit.onnx.graph.op_traits import OpTrait, has_trait
+from anybit.onnx.quantizers.grids import Inexpressible
 
 _COORDINATES = "coordinate_transformation_mode"
 
@@ -132,12 +132,12 @@ def _emit_fill(emitter: Emitter, zeropt: Array) -> ir.Value:
     """Return the number that a Pad adds, by default code 0.
 
     Raises:
-        Unsupported: It is computed.
+        Inexpressible: It is computed.
     """
     value = get_input(emitter.node, 2)
     fill = np.zeros((), zeropt.dtype) if value is None else emitter.read_constant(2, "fill")
     if fill.size != 1:
-        raise Unsupported(f"its fill has {fill.size} numbers")
+        raise Inexpressible(f"its fill has {fill.size} numbers")
     return emitter.add_constant("fill", np.array(int(fill.item()) - int(zeropt), np.float32))
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from anybit.compiler.prepare.codes.emitter import CODES, Emitter
-from anybit.compiler.reason import Unsupported
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, is_constant
+from anybit.onnx.qdq.codes.emitter import CODES, Emitter
+from anybit.onnx.quantizers.grids import Inexpressible
 
 _MATRIX, _LEAST_CONV_RANK = 2, 3
 
@@ -56,21 +56,21 @@ def read_weights(
         attributes: Those of the sums.
 
     Raises:
-        Unsupported: They are not integers of 8 bits, or computed and not the factor of a MatMul.
+        Inexpressible: They are not integers of 8 bits, or computed and not the factor of a MatMul.
     """
     if not is_constant(emitter.get_value(place, "weights")):
         if kind != "MatMul" or zeropts.size != 1:
-            raise Unsupported("its weights are computed: quantize with static ones")
+            raise Inexpressible("its weights are computed: quantize with static ones")
         return Weights(emitter.read_integers(place, zeropts.reshape(())))
     codes = emitter.read_constant(place, "weights")
     if codes.dtype not in CODES or zeropts.dtype != codes.dtype:
-        raise Unsupported(f"its weights are {codes.dtype}: quantize them to 8 bits")
+        raise Inexpressible(f"its weights are {codes.dtype}: quantize them to 8 bits")
     if codes.ndim < (_LEAST_CONV_RANK if kind == "Conv" else _MATRIX) or not codes.size:
-        raise Unsupported(f"its weights have the shape {list(codes.shape)}")
+        raise Inexpressible(f"its weights have the shape {list(codes.shape)}")
     outer_first = kind == "Conv" or any(a.name == "transB" and a.as_int() for a in attributes)
     outer, inner = (0, 1) if outer_first else (codes.ndim - 1, codes.ndim - 2)
     if zeropts.size not in (1, codes.shape[outer]):
-        raise Unsupported("its weights do not have one zero-point, or one per output channel")
+        raise Inexpressible("its weights do not have one zero-point, or one per output channel")
     shape = [1] * codes.ndim
     shape[outer] = zeropts.size
     integers = codes.astype(np.int32) - zeropts.astype(np.int32).reshape(shape)
@@ -85,7 +85,7 @@ def _split(integers: Array, axis: int, groups: int) -> tuple[Array, Array | None
     """Return int8 weights, and the channels that they multiply if some are read twice.
 
     Raises:
-        Unsupported: Two 8-bit integers are too few.
+        Inexpressible: Two 8-bit integers are too few.
     """
     limits = np.iinfo(np.int8)
     first = np.clip(integers, limits.min, limits.max)
@@ -95,7 +95,7 @@ def _split(integers: Array, axis: int, groups: int) -> tuple[Array, Array | None
     if not wide.size:
         return first.astype(np.int8), None
     if rest.max() > limits.max:
-        raise Unsupported(
+        raise Inexpressible(
             f"its weights less their zero-points reach {integers.max()}: "
             "quantize weights symmetrically"
         )

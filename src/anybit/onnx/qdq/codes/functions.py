@@ -10,10 +10,10 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from anybit.compiler.prepare.codes.emitter import CHANNELS_LAST, ONE, CodeScaling, Emitted, Emitter
-from anybit.compiler.reason import Unsupported
 from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array
+from anybit.onnx.qdq.codes.emitter import CHANNELS_LAST, ONE, CodeScaling, Emitted, Emitter
+from anybit.onnx.quantizers.grids import Inexpressible
 
 _FLOAT, _DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 _EXACT = 2**24
@@ -87,14 +87,14 @@ def emit_global_average_pool(emitter: Emitter) -> Emitted:
     x, y = emitter.read_scaling(1, 2, "input"), emitter.read_scaling(3, 4, "output")
     sizes = emitter.get_sizes(0)
     if get_attribute(emitter.node, "channels_last", 0):
-        raise Unsupported(CHANNELS_LAST)
+        raise Inexpressible(CHANNELS_LAST)
     space = None if sizes is None else [size for size in sizes[2:] if isinstance(size, int)]
     if sizes is None or space is None or len(space) != len(sizes) - 2:
-        raise Unsupported("its height and width are unknown: give the sizes of inputs (--shape)")
+        raise Inexpressible("its height and width are unknown: give the sizes of inputs (--shape)")
     count = math.prod(space)
     factor = x.scale / (y.scale * np.float32(count))
     if count * _LARGEST_CODE > _EXACT or not _LEAST_FACTOR <= factor < _MOST_FACTOR:
-        raise Unsupported(f"it adds {count} codes, or its factor {factor:g} is unusual")
+        raise Inexpressible(f"it adds {count} codes, or its factor {factor:g} is unusual")
     inputs, axes = [emitter.read_integers(0, x.zeropt)], list(range(2, len(sizes)))
     attributes = [ir.AttrInt64("keepdims", 1)]
     if emitter.opset >= _AXES_ARE_INPUTS:
@@ -110,7 +110,7 @@ def emit_global_average_pool(emitter: Emitter) -> Emitted:
 def emit_average_pool(emitter: Emitter) -> Emitted:
     """Emit the nodes of a QLinearAveragePool, a mean of dequantized floats."""
     if get_attribute(emitter.node, "channels_last", 0):
-        raise Unsupported(CHANNELS_LAST)
+        raise Inexpressible(CHANNELS_LAST)
     attributes = [a for name, a in emitter.node.attributes.items() if name != "channels_last"]
     return _emit_float_function(emitter, "AveragePool", attributes)
 
@@ -130,14 +130,14 @@ def emit_softmax(emitter: Emitter) -> Emitted:
     x, y = emitter.read_scaling(1, 2, "input"), emitter.read_scaling(3, 4, "output")
     sizes = emitter.get_sizes(0)
     if sizes is None or get_attribute(emitter.node, "axis", -1) not in (-1, len(sizes) - 1):
-        raise Unsupported("its axis is not the last one, or the rank of its input is unknown")
+        raise Inexpressible("its axis is not the last one, or the rank of its input is unknown")
     steps = np.floor(ONE / y.scale)
     if not 1 <= steps <= _MOST_STEPS:
-        raise Unsupported(
+        raise Inexpressible(
             f"the scale of its output is {y.scale:g}: quantize with one from 1/{_MOST_STEPS} to 1"
         )
     if x.scale > _MOST_SCALE:
-        raise Unsupported(f"the scale of its input is {x.scale:g}: quantize with one up to 2^119")
+        raise Inexpressible(f"the scale of its input is {x.scale:g}: quantize with one up to 2^119")
     last = [ir.AttrInt64("axis", -1)]
     result = emitter.insert("Softmax", [emitter.read_floats(0, x)], last)
     scaling = CodeScaling(np.asarray(ONE / steps, np.float32), y.zeropt)
@@ -176,23 +176,23 @@ def _check_double(numbers: list[Array]) -> None:
     """Check that float64 has the exact sums of codes times gains and an offset.
 
     Raises:
-        Unsupported: The gains differ too much.
+        Inexpressible: The gains differ too much.
     """
     exponents = [int(np.frexp(number)[1]) for number in numbers if number != 0]
     highest = max(exponents) + int(math.log2(_LARGEST_CODE)) + 2
     if highest - (min(exponents) - _FLOAT_BITS) > _DOUBLE_BITS:
-        raise Unsupported("its scales differ too much for the sums of float64 to be exact")
+        raise Inexpressible("its scales differ too much for the sums of float64 to be exact")
 
 
 def _is_first_repeated(emitter: Emitter) -> bool:
     """Return whether an element of the first operand meets a whole row of the second.
 
     Raises:
-        Unsupported: That is unknown.
+        Inexpressible: That is unknown.
     """
     first, second = emitter.get_sizes(0), emitter.get_sizes(3)
     if first is None or second is None:
-        raise Unsupported("the rank of an operand is unknown")
+        raise Inexpressible("the rank of an operand is unknown")
     rank = max(len(first), len(second))
     pairs = zip(*((1,) * (rank - len(sizes)) + sizes for sizes in (first, second)), strict=True)
     differing = [pair for pair in list(pairs)[::-1] if pair != (1, 1)]
@@ -205,4 +205,4 @@ def _is_first_repeated(emitter: Emitter) -> bool:
             break
     else:
         return False
-    raise Unsupported("its operands have sizes that are unknown: give those of inputs (--shape)")
+    raise Inexpressible("its operands have sizes that are unknown: give those of inputs (--shape)")

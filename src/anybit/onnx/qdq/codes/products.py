@@ -11,19 +11,19 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from anybit.compiler.prepare.codes.emitter import (
+from anybit.onnx.analysis.view import get_input
+from anybit.onnx.graph.attributes import get_attribute
+from anybit.onnx.graph.constants import Array
+from anybit.onnx.graph.op_traits import is_onnx_op
+from anybit.onnx.qdq.codes.emitter import (
     CHANNELS_LAST,
     ONE,
     CodeScaling,
     Emitted,
     Emitter,
 )
-from anybit.compiler.prepare.codes.weights import read_weights
-from anybit.compiler.reason import Unsupported
-from anybit.onnx.analysis.view import get_input
-from anybit.onnx.graph.attributes import get_attribute
-from anybit.onnx.graph.constants import Array
-from anybit.onnx.graph.op_traits import is_onnx_op
+from anybit.onnx.qdq.codes.weights import read_weights
+from anybit.onnx.quantizers.grids import Inexpressible
 
 _EXACT = 2**24
 """float32 holds all integers up to this."""
@@ -36,7 +36,7 @@ _MATRIX = 2
 def emit_qlinear_conv(emitter: Emitter) -> Emitted:
     """Emit the nodes of a QLinearConv."""
     if get_attribute(emitter.node, "channels_last", 0):
-        raise Unsupported(CHANNELS_LAST)
+        raise Inexpressible(CHANNELS_LAST)
     attributes = [a for name, a in emitter.node.attributes.items() if name != "channels_last"]
     return _emit_qlinear(emitter, "Conv", 6, 8, attributes)
 
@@ -50,7 +50,7 @@ def emit_qgemm(emitter: Emitter) -> Emitted:
     """Emit the nodes of a QGemm, which returns floats without an output scale."""
     node = emitter.node
     if get_attribute(node, "transA", 0) or get_attribute(node, "alpha", 1.0) != 1:
-        raise Unsupported("it has transA, or an alpha other than 1")
+        raise Inexpressible("it has transA, or an alpha other than 1")
     transposed = [ir.AttrInt64("transB", get_attribute(node, "transB", 0))]
     return _emit_qlinear(emitter, "Gemm", 7, 6, transposed)
 
@@ -62,13 +62,13 @@ def emit_integer_product(emitter: Emitter) -> Emitted:
     readers = {reader for reader, _ in node.outputs[0].uses()}
     casts = [r for r in readers if is_onnx_op(r, "Cast") and get_attribute(r, "to", 0) == 1]
     if node.outputs[0].is_graph_output() or len(casts) != len(readers):
-        raise Unsupported("other nodes than a Cast to float32 read its sums")
+        raise Inexpressible("other nodes than a Cast to float32 read its sums")
     x = emitter.read_integers(0, emitter.read_zeropt(2, "input", codes=0))
     attributes = list(node.attributes.values())
     zeropts = emitter.read_zeropts(3, "weights", codes=1)
     weights = read_weights(emitter, kind, 1, zeropts, attributes)
     if weights.rows is None:
-        raise Unsupported("its weights are computed: quantize with static ones")
+        raise Inexpressible("its weights are computed: quantize with static ones")
     inputs = [weights.repeat_channels(emitter, x), weights.floats]
     return Emitted(emitter.insert(kind, inputs, attributes), None)
 
@@ -98,7 +98,7 @@ def _emit_qlinear(
     weights = read_weights(emitter, kind, 3, emitter.read_zeropts(5, "weights"), attributes)
     channels = 1 if weights.rows is None else len(weights.rows)
     if factor.size not in (1, channels):
-        raise Unsupported(f"the weights have {channels} output channels and {factor.size} scales")
+        raise Inexpressible(f"the weights have {channels} output channels and {factor.size} scales")
     x = weights.repeat_channels(emitter, emitter.read_integers(0, x_scaling.zeropt))
     inputs, error = [x, weights.floats], None
     addend = None if bias is None else _read_bias(emitter, bias, channels)
@@ -124,7 +124,7 @@ def _read_bias(emitter: Emitter, place: int, channels: int) -> Array | None:
     """Return an int32 bias, one number per channel; None without one.
 
     Raises:
-        Unsupported: It is computed, has another shape, or float32 does not hold it.
+        Inexpressible: It is computed, has another shape, or float32 does not hold it.
     """
     value = get_input(emitter.node, place)
     if value is None:
@@ -132,13 +132,13 @@ def _read_bias(emitter: Emitter, place: int, channels: int) -> Array | None:
     bias = emitter.read_constant(place, "bias")
     row = math.prod(bias.shape[-1:])
     if bias.dtype != np.int32 or bias.size not in (1, channels) or bias.size != row:
-        raise Unsupported(
+        raise Inexpressible(
             f"its bias is {bias.dtype} of shape {list(bias.shape)}: give it one int32 number per "
             f"output channel, of shape [{channels}]"
         )
     largest = int(np.abs(bias.astype(np.int64)).max())
     if largest > _EXACT:
-        raise Unsupported(f"its bias reaches {largest}, beyond 2^24, which float32 rounds")
+        raise Inexpressible(f"its bias reaches {largest}, beyond 2^24, which float32 rounds")
     return np.broadcast_to(bias.reshape(-1), (channels,))
 
 
@@ -149,7 +149,7 @@ def _bound_error(weights: Array, zeropt: Array, bias: Array, factor: Array | Non
     2^24, and saturates beyond if the factor is not very small.
 
     Raises:
-        Unsupported: Sums with the bias need more than 32 bits.
+        Inexpressible: Sums with the bias need more than 32 bits.
     """
     limits = np.iinfo(zeropt.dtype)
     lowest, highest = min(limits.min - int(zeropt), 0), max(limits.max - int(zeropt), 0)
@@ -157,7 +157,7 @@ def _bound_error(weights: Array, zeropt: Array, bias: Array, factor: Array | Non
     up, down = np.maximum(rows, 0).sum(axis=1), np.minimum(rows, 0).sum(axis=1)
     most = np.maximum(up * highest + down * lowest, -(up * lowest + down * highest)) + added
     if most.max() > _LARGEST_SUM:
-        raise Unsupported(f"its sums reach {most.max()}, beyond 32 bits")
+        raise Inexpressible(f"its sums reach {most.max()}, beyond 32 bits")
     smallest = np.zeros(1) if factor is None else factor.astype(np.float64)
     saturates = smallest * (_EXACT - added - 4) >= _SATURATED
     rounds = (most > _EXACT) & ~saturates

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from anybit.compiler.reason import Unsupported
 from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.require import require_producer
 from anybit.onnx.graph.shapes import get_named_sizes
 from anybit.onnx.passes import InferShapes
+from anybit.onnx.quantizers.grids import Inexpressible
 
 CODES = (np.uint8, np.int8)
 CODE_TYPES = (ir.DataType.UINT8, ir.DataType.INT8)
@@ -163,11 +163,11 @@ class Emitter:
         """Return an input of the operator.
 
         Raises:
-            Unsupported: It has none.
+            Inexpressible: It has none.
         """
         value = get_input(self.node, place)
         if value is None:
-            raise Unsupported(f"it has no {role}")
+            raise Inexpressible(f"it has no {role}")
         return value
 
     def get_sizes(self, place: int) -> tuple[int | str | None, ...] | None:
@@ -187,24 +187,24 @@ class Emitter:
         """Return a constant input of the operator.
 
         Raises:
-            Unsupported: It is missing, or computed at run time.
+            Inexpressible: It is missing, or computed at run time.
         """
         value = self.get_value(place, role)
         if not is_constant(value):
-            raise Unsupported(f"the {role} is computed at run time: quantize with a static one")
+            raise Inexpressible(f"the {role} is computed at run time: quantize with a static one")
         return read_array(value)
 
     def read_scale(self, place: int, role: str) -> Array:
         """Return a constant scale, positive float32.
 
         Raises:
-            Unsupported: It is another one.
+            Inexpressible: It is another one.
         """
         scale = self.read_constant(place, role)
         if scale.dtype != np.float32:
-            raise Unsupported(f"the {role} is {scale.dtype}, not float32")
+            raise Inexpressible(f"the {role} is {scale.dtype}, not float32")
         if not np.all((scale > 0) & np.isfinite(scale)):
-            raise Unsupported(f"the {role} {scale.min():g} is not a positive number")
+            raise Inexpressible(f"the {role} {scale.min():g} is not a positive number")
         return scale
 
     def read_scaling(self, scale: int, zeropt: int, role: str) -> CodeScaling:
@@ -215,7 +215,7 @@ class Emitter:
             role: The name of the tensor.
 
         Raises:
-            Unsupported: There are several, or they are computed at run time.
+            Inexpressible: There are several, or they are computed at run time.
         """
         scales = self.read_scale(scale, f"scale of the {role}")
         return CodeScaling(self._take_one(scales, role), self.read_zeropt(zeropt, role))
@@ -233,32 +233,32 @@ class Emitter:
             codes: The place of that input; None for the first one of codes.
 
         Raises:
-            Unsupported: They are computed at run time, or are not those of 8-bit codes.
+            Inexpressible: They are computed at run time, or are not those of 8-bit codes.
         """
         if get_input(self.node, place) is not None:
             zeropts = self.read_constant(place, f"zero-point of the {role}")
         else:
             zeropts = np.zeros((), self._get_code_type(codes, role).numpy())
         if zeropts.dtype not in CODES:
-            raise Unsupported(f"the {role} has codes of {zeropts.dtype}: quantize it to 8 bits")
+            raise Inexpressible(f"the {role} has codes of {zeropts.dtype}: quantize it to 8 bits")
         return zeropts
 
     def _get_code_type(self, place: int | None, role: str) -> ir.DataType:
         """Return the type of an input of codes, by default of the first one.
 
         Raises:
-            Unsupported: It is unknown.
+            Inexpressible: It is unknown.
         """
         places = range(len(self.node.inputs)) if place is None else (place,)
         values = [get_input(self.node, number) for number in places]
         for value in values:
             if value is not None and value.dtype in CODE_TYPES:
                 return value.dtype
-        raise Unsupported(f"the {role} has no zero-point, and the type of its codes is unknown")
+        raise Inexpressible(f"the {role} has no zero-point, and the type of its codes is unknown")
 
     def _take_one(self, array: Array, role: str) -> Array:
         if array.size != 1:
-            raise Unsupported(f"the {role} has {array.size} scales or zero-points, not one")
+            raise Inexpressible(f"the {role} has {array.size} scales or zero-points, not one")
         return array.reshape(())
 
     def read_floats(self, place: int, scaling: CodeScaling) -> ir.Value:
