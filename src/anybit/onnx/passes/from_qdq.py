@@ -7,6 +7,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import get_label
+from anybit.onnx.passes.infer_shapes import InferShapes
+from anybit.onnx.qdq.codes.rewrite import rewrite_code_operators
 from anybit.onnx.qdq.lifting import Lifter
 from anybit.onnx.qdq.nbits import LiftedNBits, lift_nbits
 from anybit.onnx.qdq.qlinear import explain_kept, is_integer_operator, split_operators
@@ -52,7 +54,11 @@ class FromQdq(InPlacePass):
 
     def call(self, model: ir.Model) -> ConversionReport:
         editor = Editor(model)
-        steps = split_operators(model, editor, allow_approximate=self._allow_approximate)
+        steps = split_operators(model, editor, allow_approximate=False)
+        rewrite = rewrite_code_operators(
+            model, InferShapes(), allow_approximate=self._allow_approximate
+        )
+        steps += rewrite.steps
         lifted = lift_nbits(model, editor, allow_approximate=self._allow_approximate)
         steps += lifted.steps
         lifter = Lifter(model, editor, allow_approximate=self._allow_approximate)
@@ -64,7 +70,7 @@ class FromQdq(InPlacePass):
                 except Inexpressible as reason:
                     reasons[node] = str(reason)
         modified = bool(steps) | RemoveUnusedNodesPass()(model).modified
-        kept = _report_kept(model, reasons, lifted)
+        kept = _report_kept(model, reasons | rewrite.kept, lifted)
         return ConversionReport(model, modified, (*steps, *kept))
 
 
@@ -77,7 +83,7 @@ def _report_kept(
         if reason is None and is_quantize(node):
             readers = {reader.op_type for reader, _ in node.outputs[0].uses()}
             reason = f"its codes are read by {', '.join(sorted(readers)) or 'nothing in the model'}"
-        elif is_integer_operator(node):
+        elif reason is None and is_integer_operator(node):
             reason = lifted.reason(node) or explain_kept(node)
         if reason is not None:
             steps.append(ConversionStep(get_label(node), node.op_type, "kept", reason))

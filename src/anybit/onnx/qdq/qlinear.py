@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from anybit.errors import ModelError
 from anybit.onnx.analysis.layouts import make_weight_layout
 from anybit.onnx.analysis.sums import WeightParts
 from anybit.onnx.graph.constants import Array, are_powers_of_two, is_constant, read_array
 from anybit.onnx.graph.editor import Editor
-from anybit.onnx.graph.names import describe, get_label
+from anybit.onnx.graph.names import get_label
 from anybit.onnx.graph.op_traits import OpTrait, has_trait
+from anybit.onnx.qdq.saturation import may_saturate_codes
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.report import ConversionStep
 
@@ -43,9 +43,7 @@ _LARGEST_SUM = 2**24
 # Nodes between a quantizer and the operator that reads its codes.
 _MOST_MOVES = 8
 
-# The x86-64 instruction vpmaddubsw adds two products of uint8 and int8 in a saturated int16.
-_LARGEST_PAIR = 2**15 - 1
-_SATURATES = (
+SATURATES = (
     "its sums are exact; ONNX Runtime saturates sums of two products of {} at 16 bits on x86-64 "
     "CPUs without VNNI, and may give other values there"
 )
@@ -83,10 +81,9 @@ def explain_kept(node: ir.Node) -> str:
 def split_operators(
     model: ir.Model, editor: Editor, *, allow_approximate: bool
 ) -> list[ConversionStep]:
-    """Split nodes with constant parameters, one step each; differences are allowed or refused.
+    """Split nodes with constant parameters, one step each.
 
-    Raises:
-        ModelError: A node would have other values, and that is not allowed.
+    Nodes that would have other values are split if that is allowed, and stay otherwise.
     """
     steps = []
     for node in list(model.graph.all_nodes()):
@@ -95,14 +92,10 @@ def split_operators(
             continue
         inexact = parts.inexact()
         if inexact and not allow_approximate:
-            raise ModelError(
-                f"{describe(node)} would give other values as {parts.kind} of floats: {inexact}; "
-                "keep the model as it is, or allow approximate results (allow_approximate=True, "
-                "--allow-approximate)"
-            )
+            continue
         reasons = [f"differs where float32 rounds: {inexact}"] if inexact else []
         if parts.may_saturate():
-            reasons.append(_SATURATES.format(node.op_type))
+            reasons.append(SATURATES.format(node.op_type))
         reason = "; ".join(reasons)
         name, operator = get_label(node), node.op_type
         _split(node, parts, editor)
@@ -111,7 +104,7 @@ def split_operators(
 
 
 def explain_inexact_parts(node: ir.Node) -> str:
-    """Return why the parts of a node would have other values; "" if they are equal.
+    """Return why float nodes in place of a node would have other values; "" if they are equal.
 
     Raises:
         Inexpressible: `split_operators` does not support the node.
@@ -119,7 +112,7 @@ def explain_inexact_parts(node: ir.Node) -> str:
     parts = _read_parts(node)
     if parts is None:
         raise Inexpressible(KEPT_REASON)
-    return parts.inexact()
+    return parts.explain_sum()
 
 
 @dataclass(frozen=True)
@@ -168,26 +161,20 @@ class _Parts:
             wrong = scale[~(usable & (scale <= _LARGEST_SCALE))]
             if wrong.size:
                 return f"{name}_scale {wrong.flat[0]:g} is not a normal power of two"
+        return self.explain_sum()
+
+    def explain_sum(self) -> str:
+        """Return that float32 rounds a sum of integers; empty if it does not."""
         largest = self._largest_sum()
         return f"a sum may reach {largest}, beyond 2^24" if largest > _LARGEST_SUM else ""
 
     def may_saturate(self) -> bool:
-        """Return whether two products of a channel can exceed 16 bits: uint8 x, int8 weights.
-
-        A kernel multiplies raw codes in its own order of the reduction axis: any two weights of a
-        channel may be neighbours.
-        """
+        """Return whether two products of a channel can exceed 16 bits: uint8 x, int8 weights."""
         if self.x_zeropt.dtype != np.uint8 or self.weights.dtype != np.int8:
             return False
         canonical = make_weight_layout(self.kind, self.weights.ndim).canonical(self.weights)
         channels = np.prod(canonical.shape[:2])
-        weights = canonical.astype(np.int64).reshape(channels, -1)
-        if weights.shape[1] < 2:
-            return False
-        ordered = np.partition(weights, [1, -2], axis=1)
-        lowest, highest = np.minimum(ordered[:, :2], 0), np.maximum(ordered[:, -2:], 0)
-        low, high = int(lowest.sum(axis=1).min()), int(highest.sum(axis=1).max())
-        return 255 * high > _LARGEST_PAIR or 255 * low < -_LARGEST_PAIR - 1
+        return may_saturate_codes(canonical.reshape(channels, -1))
 
     def zeropts(self) -> Array:
         """Return the zero-points of the weights in the shape of their scales, as ONNX requires."""

@@ -23,6 +23,8 @@ from anybit.onnx.quantizers.nodes import is_quantize, read_scaling
 _LOWEST, _HIGHEST = -(2**15), 2**15 - 1
 _LARGEST_SUM = 2**31 - 1
 _SHIFT = 128
+_LARGEST_CODE = 2**8 - 1
+_PAIR = 2
 
 
 @dataclass(frozen=True)
@@ -150,3 +152,17 @@ def get_code_type(node: ir.Node) -> ir.DataType | None:
     if producer is not None and producer.op_type == "Clip" and producer.inputs:
         producer = None if producer.inputs[0] is None else producer.inputs[0].producer()
     return get_code_type(producer) if producer is not None and is_quantize(producer) else None
+
+
+def may_saturate_codes(rows: Array) -> bool:
+    """Return whether two products of uint8 codes and int8 weights of a row can exceed 16 bits.
+
+    A kernel multiplies raw codes in its own order of the reduction axis: any two weights of a
+    channel may be neighbours.
+    """
+    if rows.shape[1] < _PAIR:
+        return False
+    ordered = np.partition(rows.astype(np.int64), [1, -2], axis=1)
+    lowest, highest = np.minimum(ordered[:, :2], 0), np.maximum(ordered[:, -2:], 0)
+    low, high = int(lowest.sum(axis=1).min()), int(highest.sum(axis=1).max())
+    return _LARGEST_CODE * high > _HIGHEST or _LARGEST_CODE * low < _LOWEST

@@ -123,7 +123,7 @@ def lift_code_operators(model: ir.Model) -> LiftedOperators:
         emit = find_emitter(node, zeropts)
         if emit is None:
             continue
-        emitter = Emitter(node, model, copies)
+        emitter = Emitter(node, model, copies, InferShapes())
         try:
             with np.errstate(all="ignore"):  # quotients of scales may overflow, as in the runtime
                 emitted = emit(emitter)

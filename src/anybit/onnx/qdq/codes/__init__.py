@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators on codes as float nodes between quantizers, with the codes of ONNX Runtime's kernels."""
+"""Operators on codes as float nodes, with the codes of ONNX Runtime's kernels."""

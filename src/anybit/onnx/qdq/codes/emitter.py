@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes import InPlacePass
 
 from anybit.onnx.analysis.view import get_input
 from anybit.onnx.graph.constants import Array, is_constant, read_array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.require import require_producer
 from anybit.onnx.graph.shapes import get_named_sizes
-from anybit.onnx.passes import InferShapes
 from anybit.onnx.quantizers.grids import Inexpressible
 
 CODES = (np.uint8, np.int8)
@@ -78,11 +78,15 @@ class Emitted:
         scaling: The parameters of the QuantizeLinear that returns it; None for floats.
         error: Bound on the rounding of float32 sums, per output channel; None if none can change a
             code.
+        largest_sum: Bound on the partial sums of a product; None if it is unknown.
+        saturates: Whether kernels for older CPUs may saturate sums of two products.
     """
 
     result: ir.Value
     scaling: CodeScaling | None
     error: Array | None = None
+    largest_sum: int | None = 0
+    saturates: bool = False
 
 
 class FloatCopies:
@@ -133,9 +137,12 @@ class Emitter:
         chain: The inserted nodes from its floats to its result.
     """
 
-    def __init__(self, node: ir.Node, model: ir.Model, copies: FloatCopies) -> None:
+    def __init__(
+        self, node: ir.Node, model: ir.Model, copies: FloatCopies, infer_shapes: InPlacePass
+    ) -> None:
         self.node = node
         self.model = model
+        self._infer_shapes = infer_shapes
         self.chain: list[ir.Node] = []
         self._copies = copies
         self._read: list[tuple[int, ir.Value, CodeScaling]] = []
@@ -179,7 +186,7 @@ class Emitter:
         value = self.get_value(place, "operand")
         sizes = get_named_sizes(value, self.model)
         if sizes is None:
-            InferShapes()(self.model)
+            self._infer_shapes(self.model)
             sizes = get_named_sizes(value, self.model)
         return sizes
 

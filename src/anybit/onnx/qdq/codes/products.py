@@ -22,7 +22,8 @@ from anybit.onnx.qdq.codes.emitter import (
     Emitted,
     Emitter,
 )
-from anybit.onnx.qdq.codes.weights import read_weights
+from anybit.onnx.qdq.codes.weights import Weights, read_weights
+from anybit.onnx.qdq.saturation import may_saturate_codes
 from anybit.onnx.quantizers.grids import Inexpressible
 
 _EXACT = 2**24
@@ -70,7 +71,12 @@ def emit_integer_product(emitter: Emitter) -> Emitted:
     if weights.rows is None:
         raise Inexpressible("its weights are computed: quantize with static ones")
     inputs = [weights.repeat_channels(emitter, x), weights.floats]
-    return Emitted(emitter.insert(kind, inputs, attributes), None)
+    sums = emitter.insert(kind, inputs, attributes)
+    zeropt = emitter.read_zeropt(2, "input", codes=0)
+    largest = _bound_sums(emitter, weights, zeropt, zeropts)
+    return Emitted(
+        sums, None, largest_sum=largest, saturates=_may_saturate(weights, zeropt, zeropts)
+    )
 
 
 def _emit_qlinear(
@@ -90,12 +96,13 @@ def _emit_qlinear(
         attributes: Those of the sums.
     """
     x_scaling = emitter.read_scaling(1, 2, "input")
+    zeropts = emitter.read_zeropts(5, "weights")
     factor = x_scaling.scale * emitter.read_scale(4, "scale of the weights")
     scaling = None
     if get_input(emitter.node, y) is not None:
         y_scaling = emitter.read_scaling(y, y + 1, "output")
         factor, scaling = factor / y_scaling.scale, CodeScaling(ONE, y_scaling.zeropt)
-    weights = read_weights(emitter, kind, 3, emitter.read_zeropts(5, "weights"), attributes)
+    weights = read_weights(emitter, kind, 3, zeropts, attributes)
     channels = 1 if weights.rows is None else len(weights.rows)
     if factor.size not in (1, channels):
         raise Inexpressible(f"the weights have {channels} output channels and {factor.size} scales")
@@ -109,7 +116,14 @@ def _emit_qlinear(
     sums = emitter.insert(kind, inputs, attributes)
     multiplier = emitter.add_constant("factor", _lay_out(factor, kind, weights.floats))
     result = emitter.insert("Mul", [sums, multiplier])
-    return Emitted(result if scaling is None else emitter.quantize(result, scaling), scaling, error)
+    largest = _bound_sums(emitter, weights, x_scaling.zeropt, zeropts, addend)
+    return Emitted(
+        result if scaling is None else emitter.quantize(result, scaling),
+        scaling,
+        error,
+        largest_sum=largest,
+        saturates=_may_saturate(weights, x_scaling.zeropt, zeropts),
+    )
 
 
 def _lay_out(factor: Array, kind: str, weights: ir.Value) -> Array:
@@ -164,3 +178,38 @@ def _bound_error(weights: Array, zeropt: Array, bias: Array, factor: Array | Non
     if not rounds.any():
         return None
     return np.where(rounds, 2.0 * np.spacing(most.astype(np.float32)), 0.0)
+
+
+def _bound_sums(
+    emitter: Emitter, weights: Weights, zeropt: Array, zeropts: Array, bias: Array | None = None
+) -> int | None:
+    """Return a bound on all partial sums of a product, in any order; None if it is unknown.
+
+    Args:
+        emitter: The operator.
+        weights: Its weights.
+        zeropt: The zero-point of the first factor.
+        zeropts: Those of the weights.
+        bias: One number per output channel.
+    """
+    largest = _bound_codes(zeropt)
+    if weights.rows is not None:
+        added = 0 if bias is None else np.abs(bias.astype(np.int64))
+        magnitudes = np.abs(weights.rows.astype(np.int64)).sum(axis=1)
+        return int((magnitudes * largest + added).max())
+    sizes = emitter.get_sizes(0)
+    count = sizes[-1] if sizes else None
+    return count * largest * _bound_codes(zeropts) if isinstance(count, int) else None
+
+
+def _bound_codes(zeropt: Array) -> int:
+    """Return the largest magnitude of a code less its zero-point."""
+    limits, zero = np.iinfo(zeropt.dtype), int(zeropt.reshape(()))
+    return max(limits.max - zero, zero - limits.min)
+
+
+def _may_saturate(weights: Weights, zeropt: Array, zeropts: Array) -> bool:
+    """Return whether two products of uint8 and int8 codes can exceed 16 bits."""
+    if zeropt.dtype != np.uint8 or zeropts.dtype != np.int8:
+        return False
+    return weights.codes is None or may_saturate_codes(weights.codes)

@@ -28,12 +28,14 @@ class Weights:
         rows: The same, int8, output channels x inputs; None if they are computed.
         axis: The axis of the channels in the first factor.
         channels: The channels of the first factor that it multiplies; None for all in their order.
+        codes: The codes of the file, output channels x inputs; None if they are computed.
     """
 
     floats: ir.Value
     rows: Array | None = None
     axis: int = 1
     channels: Array | None = None
+    codes: Array | None = None
 
     def repeat_channels(self, emitter: Emitter, x: ir.Value) -> ir.Value:
         """Return the first factor with the channels that the weights multiply."""
@@ -76,9 +78,11 @@ def read_weights(
     integers = codes.astype(np.int32) - zeropts.astype(np.int32).reshape(shape)
     groups = get_attribute(emitter.node, "group", 1) if kind == "Conv" else 1
     small, channels = _split(integers, inner, groups)
-    rows = np.moveaxis(small, outer, 0).reshape(codes.shape[outer], -1)
+    rows, raw = (
+        np.moveaxis(array, outer, 0).reshape(codes.shape[outer], -1) for array in (small, codes)
+    )
     axis = -1 if kind == "MatMul" else 1
-    return Weights(emitter.dequantize_weights(small), rows, axis, channels)
+    return Weights(emitter.dequantize_weights(small), rows, axis, channels, raw)
 
 
 def _split(integers: Array, axis: int, groups: int) -> tuple[Array, Array | None]:
