@@ -224,7 +224,7 @@ INTEGERS = {
     "static scale": (
         f"""{DYNAMIC} => (int32[n, 3] y) <{WEIGHT}, float s = {{0.5}}, uint8 z = {{3}}>
         {{ q = QuantizeLinear(x, s, z) y = MatMulInteger(q, w, z) }}""",
-        ["codes are read by MatMulInteger", "no exact form"],
+        ["codes are read by MatMulInteger", "other nodes than a Cast"],
     ),
 }
 

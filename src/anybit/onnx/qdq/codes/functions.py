@@ -90,7 +90,9 @@ def emit_global_average_pool(emitter: Emitter) -> Emitted:
         raise Inexpressible(CHANNELS_LAST)
     space = None if sizes is None else [size for size in sizes[2:] if isinstance(size, int)]
     if sizes is None or space is None or len(space) != len(sizes) - 2:
-        raise Inexpressible("its height and width are unknown: give the sizes of inputs (--shape)")
+        raise Inexpressible(
+            "its height and width are unknown: give the sizes of inputs (anybit compile --shape)"
+        )
     count = math.prod(space)
     factor = x.scale / (y.scale * np.float32(count))
     if count * _LARGEST_CODE > _EXACT or not _LEAST_FACTOR <= factor < _MOST_FACTOR:
@@ -205,4 +207,6 @@ def _is_first_repeated(emitter: Emitter) -> bool:
             break
     else:
         return False
-    raise Inexpressible("its operands have sizes that are unknown: give those of inputs (--shape)")
+    raise Inexpressible(
+        "its operands have sizes that are unknown: give those of inputs (anybit compile --shape)"
+    )

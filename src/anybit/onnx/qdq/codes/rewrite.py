@@ -24,7 +24,7 @@ from anybit.onnx.graph.require import require_input
 from anybit.onnx.qdq.codes.emitter import CODES, ONE, CodeScaling, Emitted, Emitter, FloatCopies
 from anybit.onnx.qdq.codes.moves import find_zeropts
 from anybit.onnx.qdq.codes.table import Emit, find_emitter, is_liftable
-from anybit.onnx.qdq.qlinear import SATURATES, split_operators
+from anybit.onnx.qdq.qlinear import KEPT_REASON, SATURATES, explain_kept, split_operators
 from anybit.onnx.quantizers.grids import Inexpressible
 from anybit.onnx.quantizers.nodes import get_dtype, is_dequantize, is_quantize
 from anybit.onnx.quantizers.trace import Traces
@@ -77,7 +77,8 @@ def rewrite_code_operators(
         try:
             emitted = _emit(emitter, emit)
         except (Inexpressible, ModelError) as reason:
-            result.kept[node] = f"{reason}; {_COMPILE}"
+            if explain_kept(node) == KEPT_REASON and is_liftable(node):
+                result.kept[node] = str(reason)
             continue
         if is_liftable(node):
             result.steps.append(_describe(emitter, emitted))
@@ -102,14 +103,16 @@ def _emit(emitter: Emitter, emit: Emit) -> Emitted:
     """
     reason = _INEXACT.get(emitter.node.op_type)
     if reason is not None:
-        raise Inexpressible(reason)
+        raise Inexpressible(f"{reason}; {_COMPILE}")
     with np.errstate(all="ignore"):  # quotients of scales may overflow, as in the runtime
         emitted = emit(emitter)
     if emitted.largest_sum is None:
-        raise Inexpressible("the number of its products is unknown: give sizes of inputs (--shape)")
+        raise Inexpressible(
+            "the number of its products is unknown: give sizes of inputs (anybit compile --shape)"
+        )
     if emitted.largest_sum > _LARGEST_SUM:
         raise Inexpressible(
-            f"a sum may reach {emitted.largest_sum}, beyond 2^24, which float32 rounds"
+            f"a sum may reach {emitted.largest_sum}, beyond 2^24, where float32 rounds; {_COMPILE}"
         )
     return emitted
 
