@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators on codes as quantizers and standard operators, against ONNX Runtime, code by code."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx_ir as ir
 import pytest
 from code_networks import RUNTIME, CodeNetwork, make_feeds, run_plain
 from onnx import TensorProto, helper
+from operator_files import SHAPES, make_operator_file
 
 import anybit
 from anybit.onnx.conversion import Conversion
@@ -61,6 +63,17 @@ def compare(
             for actual, codes in zip(arrays, expected, strict=True):
                 np.testing.assert_array_equal(actual, codes)
     return converted
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [("ResNet", {"QLinearAdd"}), ("MobileNet", set()), ("ViT", {"QLinearAdd", "QLinearSoftmax"})],
+)
+def test_convert_operator_file_keeps_its_results(name: str, kept: set[str], tmp_path: Path) -> None:
+    x = np.random.default_rng(2).normal(size=(2, *SHAPES[name])).astype(np.float32)
+    converted = compare(make_operator_file(name, tmp_path), {"x": x}, kept)
+    reasons = [step.reason for step in converted.steps if step.operator in kept]
+    assert all(reasons)
 
 
 def list_codes(dtype: Any) -> np.ndarray:

@@ -32,7 +32,10 @@ class FromQdq(InPlacePass):
       (from a Clip or the metadata of `ToQdq`) stay. The operator is run to verify the values.
     * A MatMulNBits of ONNX Runtime becomes a quantizer of its weight and a MatMul.
     * QLinearConv and QLinearMatMul become DequantizeLinear, Conv or MatMul and QuantizeLinear
-      first, if float32 computes the same: all scales powers of two, sums below 2^24.
+      first, if float32 computes the same: all scales powers of two, sums up to 2^24.
+    * These with other scales, QGemm, MatMulInteger, ConvInteger, QLinearMul, QLinearConcat,
+      QLinearSigmoid, QLinearLeakyRelu and QLinearGlobalAveragePool become float nodes between
+      quantizers of scale 1: the operations of ONNX Runtime's kernels. Sums are at most 2^24.
 
     Everything else stays, with a step that gives the reason: nodes without a partner, computed
     parameters, scales per block, other integer operators.
@@ -45,8 +48,7 @@ class FromQdq(InPlacePass):
 
     Raises:
         ModelError: A node is inconsistent (an axis that x does not have, scales and zero-points
-            that do not match), a tensor cannot be read, or a QLinear operator would change its
-            values and that is not allowed.
+            that do not match), or a tensor cannot be read.
     """
 
     def __init__(self, *, allow_approximate: bool = False) -> None:
