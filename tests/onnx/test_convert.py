@@ -139,18 +139,11 @@ def qlinear_matmul() -> onnx.ModelProto:
     return model(nodes, {name: np.asarray(value) for name, value in tensors.items()}, opsets={})
 
 
-def test_convert_refuses_inexact_nodes_with_a_remedy() -> None:
-    with pytest.raises(ModelError) as refused:
-        anybit.convert(qlinear_matmul(), to="qonnx")
-    message = str(refused.value)
-    assert message.startswith("node 'product' (QLinearMatMul) would give other values")
-    assert message.endswith(
-        "or allow approximate results (allow_approximate=True, --allow-approximate)"
-    )
-    near = anybit.convert(qlinear_matmul(), to="qonnx", allow_approximate=True)
-    assert not near.exact
-    assert [step.node for step in near.steps if not step.exact] == ["product"]
-    assert "QLinearMatMul" not in kinds(near.model)
+def test_convert_rewrites_qlinear_matmul_without_a_difference() -> None:
+    converted = anybit.convert(qlinear_matmul(), to="qonnx")
+    assert converted.exact
+    assert [step.action for step in converted.steps if step.node == "product"] == ["MatMul"]
+    assert "QLinearMatMul" not in kinds(converted.model)
 
 
 MODES = [node("Quant", "x s z b", "a", name="1"), node("Quant", "a s z b", rounding_mode="UP")]

@@ -177,14 +177,13 @@ class _Scalings:
             source = None if scaling is None else self._find_source(node)
             if scaling is not None and source is not None:
                 readers[source].append((node, scaling))
-        for source, found in readers.items():
+        for source, own_readers in readers.items():
             own = _read_scaling(source)
-            differ = own is not None and any(scaling.key() != own.key() for _, scaling in found)
-            ones = [
-                1 for scaling in (own, *(s for _, s in found)) if scaling and scaling.scale == 1
-            ]
-            if own is not None and differ and ones:
-                self._unify(source, own, found)
+            scalings = [scaling for _, scaling in own_readers]
+            if own is None or all(scaling.key() == own.key() for scaling in scalings):
+                continue
+            if any(scaling.scale == 1 for scaling in (own, *scalings)):
+                self._unify(source, own, own_readers)
 
     def _find_source(self, node: ir.Node) -> ir.Node | None:
         try:
