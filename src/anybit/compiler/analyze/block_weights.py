@@ -28,6 +28,7 @@ from anybit.ops.grids import IntegerGrid
 _Parts: TypeAlias = tuple[Array, Array]
 _KINDS = ("MatMul", "Gemm")
 _MATRIX = 2
+_MOST_BITS = 8
 _FAST_BITS = 2, 4, 8
 
 
@@ -67,13 +68,14 @@ def find_block_weights(products: Iterable[ProductAnalysis]) -> dict[str, BlockWe
     """Return the weights of products that have several scales per channel, by their outputs.
 
     Weights with one scale per channel that need 9 bits are blocks of all input channels, if scales
-    of activations are computed.
+    of activations are computed, and the codes above the lowest one of a block need fewer.
     """
     weights = {}
     for product in products:
         one_scale = product.codes is not None
         own = None if one_scale and not _is_wide(product) else _find_weights(product)
-        if own is not None and (not one_scale or own.zero_points is not None):
+        fits = own is not None and own.bits <= _MOST_BITS and own.block <= MOST_ASYMMETRIC_BLOCK
+        if own is not None and (not one_scale or fits):
             weights[str(product.node.outputs[0].name)] = own
     return weights
 
