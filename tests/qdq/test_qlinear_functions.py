@@ -250,16 +250,56 @@ def test_convert_operators_without_exact_form_stay_with_a_remedy(kind: str) -> N
     assert "anybit compile" in step.reason
 
 
-def test_convert_sums_beyond_24_bits_stay_with_a_remedy() -> None:
-    network = CodeNetwork(4)
-    x = network.input(1, 999, 2, 2, zeropt=0)
-    weights = network.constant(np.full((1, 999, 1, 1), 127, np.int8))
+def list_ties(rows: int, channels: int) -> np.ndarray:
+    """Return codes for weights of 64, the last two of 1 and -1: sums at ties of 2^19, or nearly."""
+    random = np.random.default_rng(6)
+    codes = np.zeros((rows, channels), np.uint8)
+    for row in codes:
+        left = 4096 * (2 * int(random.integers(30, 128)) + 1)
+        row[: left // 255], row[left // 255] = 255, left % 255
+        random.shuffle(row[:-2])
+        row[-2:] = random.integers(0, 9, 2)
+    return codes
+
+
+@pytest.mark.parametrize("kind", ["Conv", "MatMul", "Gemm"])
+@pytest.mark.parametrize("bias", [0, -3])
+def test_convert_sums_beyond_24_bits_round_once_as_in_the_runtime(kind: str, bias: int) -> None:
+    network, channels = CodeNetwork(4), 5000
+    weights = np.full((2, channels), 64, np.int8)
+    weights[:, -2:] = 1, -1
+    shape = {"Conv": (64, channels, 1, 1), "MatMul": (64, channels), "Gemm": (64, channels)}[kind]
+    x = network.input(*shape, scale=1, zeropt=0)
+    array = {"Conv": weights[:, :, None, None], "MatMul": weights.T, "Gemm": weights}[kind]
     one = [network.constant(np.float32(1)), network.constant(np.int8(0))]
-    y = network.node("QLinearConv", [*network.triple(x), weights, *one, *network.triple(x)[1:]])
-    converted = anybit.convert(network.model(y), to="qonnx")
-    (step,) = converted.steps
+    y = network.add_parameters("y", scale=2.0**19, zeropt=3)
+    addend = [network.constant(np.full(2, bias, np.int32))] if bias and kind != "MatMul" else []
+    inputs = [*network.triple(x), network.constant(array), *one]
+    if kind == "Gemm":
+        inputs += [*(addend or [""]), *y]
+        result = network.node("QGemm", inputs, RUNTIME, transB=1)
+    else:
+        result = network.node(f"QLinear{kind}", [*inputs, *y, *addend])
+    codes = list_ties(64, channels).reshape(shape)
+    converted = compare(network.model(result), {x: codes})
+    parts = [node for node in converted.model.graph if node.op_type == kind]
+    assert len(parts) == 5
+
+
+def test_convert_grouped_sums_beyond_24_bits_stay_or_differ() -> None:
+    network = CodeNetwork(4)
+    x = network.input(1, 1998, 2, 2, scale=1, zeropt=0)
+    weights = network.constant(np.full((2, 999, 1, 1), 127, np.int8))
+    one = [network.constant(np.float32(1)), network.constant(np.int8(0))]
+    y = network.add_parameters("y", scale=2.0**18, zeropt=0)
+    node = network.node("QLinearConv", [*network.triple(x), weights, *one, *y], group=2)
+    (step,) = anybit.convert(network.model(node), to="qonnx").steps
     assert step.action == "kept"
     assert "a sum may reach 32352615, beyond 2^24" in step.reason
+    assert "anybit compile" in step.reason
+    split = anybit.convert(network.model(node), to="qonnx", allow_approximate=True)
+    assert [step.operator for step in split.steps if not step.exact] == ["QLinearConv"]
+    assert "Conv" in list_operators(split.model)
 
 
 def test_convert_operators_in_branches_stay() -> None:

@@ -35,7 +35,8 @@ class FromQdq(InPlacePass):
       first, if float32 computes the same: all scales powers of two, sums up to 2^24.
     * These with other scales, QGemm, MatMulInteger, ConvInteger, QLinearMul, QLinearConcat,
       QLinearSigmoid, QLinearLeakyRelu and QLinearGlobalAveragePool become float nodes between
-      quantizers of scale 1: the operations of ONNX Runtime's kernels. Sums are at most 2^24.
+      quantizers of scale 1: the operations of ONNX Runtime's kernels. Float64 adds parts of sums
+      beyond 2^24.
 
     Everything else stays, with a step that gives the reason: nodes without a partner, computed
     parameters, scales per block, other integer operators.

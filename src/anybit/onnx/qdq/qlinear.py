@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from anybit.onnx.analysis.layouts import make_weight_layout
 from anybit.onnx.analysis.sums import WeightParts
+from anybit.onnx.graph.attributes import get_attribute
 from anybit.onnx.graph.constants import Array, are_powers_of_two, is_constant, read_array
 from anybit.onnx.graph.editor import Editor
 from anybit.onnx.graph.names import get_label
@@ -112,7 +113,8 @@ def explain_inexact_parts(node: ir.Node) -> str:
     parts = _read_parts(node)
     if parts is None:
         raise Inexpressible(KEPT_REASON)
-    return parts.explain_sum()
+    grouped = get_attribute(node, "group", 1) != 1  # other sums are added in parts
+    return parts.explain_sum() if grouped else ""
 
 
 @dataclass(frozen=True)

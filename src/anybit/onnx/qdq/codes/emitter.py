@@ -135,6 +135,7 @@ class Emitter:
         node: The operator.
         model: Its model.
         chain: The inserted nodes from its floats to its result.
+        splits_sums: Whether sums beyond 2^24 are added in parts, in float64.
     """
 
     def __init__(
@@ -144,6 +145,7 @@ class Emitter:
         self.model = model
         self._infer_shapes = infer_shapes
         self.chain: list[ir.Node] = []
+        self.splits_sums = False
         self._copies = copies
         self._read: list[tuple[int, ir.Value, CodeScaling]] = []
 

@@ -22,7 +22,8 @@ from anybit.onnx.qdq.codes.emitter import (
     Emitted,
     Emitter,
 )
-from anybit.onnx.qdq.codes.weights import Weights, read_weights
+from anybit.onnx.qdq.codes.sums import CodeProduct, emit_sums
+from anybit.onnx.qdq.codes.weights import Weights, bound_codes, read_weights
 from anybit.onnx.qdq.saturation import may_saturate_codes
 from anybit.onnx.quantizers.grids import Inexpressible
 
@@ -70,10 +71,10 @@ def emit_integer_product(emitter: Emitter) -> Emitted:
     weights = read_weights(emitter, kind, 1, zeropts, attributes)
     if weights.rows is None:
         raise Inexpressible("its weights are computed: quantize with static ones")
-    inputs = [weights.repeat_channels(emitter, x), weights.floats]
-    sums = emitter.insert(kind, inputs, attributes)
     zeropt = emitter.read_zeropt(2, "input", codes=0)
-    largest = _bound_sums(emitter, weights, zeropt, zeropts)
+    x = weights.repeat_channels(emitter, x)
+    product = CodeProduct(kind, x, weights, bound_codes(zeropt), None, attributes)
+    sums, largest = emit_sums(emitter, product)
     return Emitted(
         sums, None, largest_sum=largest, saturates=_may_saturate(weights, zeropt, zeropts)
     )
@@ -107,16 +108,14 @@ def _emit_qlinear(
     if factor.size not in (1, channels):
         raise Inexpressible(f"the weights have {channels} output channels and {factor.size} scales")
     x = weights.repeat_channels(emitter, emitter.read_integers(0, x_scaling.zeropt))
-    inputs, error = [x, weights.floats], None
-    addend = None if bias is None else _read_bias(emitter, bias, channels)
+    error, addend = None, None if bias is None else _read_bias(emitter, bias, channels)
     if addend is not None and weights.rows is not None:
-        inputs.append(emitter.add_constant("bias", addend.astype(np.float32)))
         own = None if scaling is None else factor
         error = _bound_error(weights.rows, x_scaling.zeropt, addend, own)
-    sums = emitter.insert(kind, inputs, attributes)
+    product = CodeProduct(kind, x, weights, bound_codes(x_scaling.zeropt), addend, attributes)
+    sums, largest = emit_sums(emitter, product)
     multiplier = emitter.add_constant("factor", _lay_out(factor, kind, weights.floats))
     result = emitter.insert("Mul", [sums, multiplier])
-    largest = _bound_sums(emitter, weights, x_scaling.zeropt, zeropts, addend)
     return Emitted(
         result if scaling is None else emitter.quantize(result, scaling),
         scaling,
@@ -178,34 +177,6 @@ def _bound_error(weights: Array, zeropt: Array, bias: Array, factor: Array | Non
     if not rounds.any():
         return None
     return np.where(rounds, 2.0 * np.spacing(most.astype(np.float32)), 0.0)
-
-
-def _bound_sums(
-    emitter: Emitter, weights: Weights, zeropt: Array, zeropts: Array, bias: Array | None = None
-) -> int | None:
-    """Return a bound on all partial sums of a product, in any order; None if it is unknown.
-
-    Args:
-        emitter: The operator.
-        weights: Its weights.
-        zeropt: The zero-point of the first factor.
-        zeropts: Those of the weights.
-        bias: One number per output channel.
-    """
-    largest = _bound_codes(zeropt)
-    if weights.rows is not None:
-        added = 0 if bias is None else np.abs(bias.astype(np.int64))
-        magnitudes = np.abs(weights.rows.astype(np.int64)).sum(axis=1)
-        return int((magnitudes * largest + added).max())
-    sizes = emitter.get_sizes(0)
-    count = sizes[-1] if sizes else None
-    return count * largest * _bound_codes(zeropts) if isinstance(count, int) else None
-
-
-def _bound_codes(zeropt: Array) -> int:
-    """Return the largest magnitude of a code less its zero-point."""
-    limits, zero = np.iinfo(zeropt.dtype), int(zeropt.reshape(()))
-    return max(limits.max - zero, zero - limits.min)
 
 
 def _may_saturate(weights: Weights, zeropt: Array, zeropts: Array) -> bool:

@@ -23,6 +23,7 @@ from anybit.onnx.graph.op_traits import OpTrait, has_trait
 from anybit.onnx.graph.require import require_input
 from anybit.onnx.qdq.codes.emitter import CODES, ONE, CodeScaling, Emitted, Emitter, FloatCopies
 from anybit.onnx.qdq.codes.moves import find_zeropts
+from anybit.onnx.qdq.codes.sums import LARGEST_FLOAT_SUM
 from anybit.onnx.qdq.codes.table import Emit, find_emitter, is_liftable
 from anybit.onnx.qdq.qlinear import KEPT_REASON, SATURATES, explain_kept, split_operators
 from anybit.onnx.quantizers.grids import Inexpressible
@@ -30,8 +31,6 @@ from anybit.onnx.quantizers.nodes import get_dtype, is_dequantize, is_quantize
 from anybit.onnx.quantizers.trace import Traces
 from anybit.onnx.report import ConversionStep
 
-_LARGEST_SUM = 2**24
-"""float32 holds all integers up to this."""
 _COMPILE = "`anybit compile` takes the file as it is"
 _INEXACT = {
     "QLinearAdd": "its codes depend on the CPU: a fused multiplication and addition with AVX2",
@@ -74,6 +73,7 @@ def rewrite_code_operators(
         if emit is None or (not is_liftable(node) and has_trait(node, _TRACED)):
             continue
         emitter = Emitter(node, model, copies, infer_shapes)
+        emitter.splits_sums = True
         try:
             emitted = _emit(emitter, emit)
         except (Inexpressible, ModelError) as reason:
@@ -110,7 +110,7 @@ def _emit(emitter: Emitter, emit: Emit) -> Emitted:
         raise Inexpressible(
             "the number of its products is unknown: give sizes of inputs (anybit compile --shape)"
         )
-    if emitted.largest_sum > _LARGEST_SUM:
+    if emitted.largest_sum > LARGEST_FLOAT_SUM:
         raise Inexpressible(
             f"a sum may reach {emitted.largest_sum}, beyond 2^24, where float32 rounds; {_COMPILE}"
         )
@@ -136,7 +136,7 @@ def _fence_sums(emitter: Emitter, copies: FloatCopies) -> None:
     if sums is None or reader is None or reader.op_type != "Mul":
         return
     bound = copies.editor.share_constant(
-        "fence", "largest_sum", np.asarray(_LARGEST_SUM, np.float32)
+        "fence", "largest_sum", np.asarray(LARGEST_FLOAT_SUM, np.float32)
     )
     name = f"{emitter.name}_min"
     fenced = copies.editor.insert(reader, "Min", [sums, bound], name, like=sums, dtype=_FLOAT)

@@ -29,6 +29,9 @@ class Weights:
         axis: The axis of the channels in the first factor.
         channels: The channels of the first factor that it multiplies; None for all in their order.
         codes: The codes of the file, output channels x inputs; None if they are computed.
+        integers: The int8 integers of `floats`; None if they are computed.
+        axes: The axes of output and input channels in these.
+        largest: The largest magnitude of a computed element.
     """
 
     floats: ir.Value
@@ -36,6 +39,9 @@ class Weights:
     axis: int = 1
     channels: Array | None = None
     codes: Array | None = None
+    integers: Array | None = None
+    axes: tuple[int, int] = (0, 1)
+    largest: int = 0
 
     def repeat_channels(self, emitter: Emitter, x: ir.Value) -> ir.Value:
         """Return the first factor with the channels that the weights multiply."""
@@ -43,6 +49,12 @@ class Weights:
             return x
         axis = [ir.AttrInt64("axis", self.axis)]
         return emitter.insert("Gather", [x, emitter.add_constant("channels", self.channels)], axis)
+
+
+def bound_codes(zeropt: Array) -> int:
+    """Return the largest magnitude of a code less its zero-point."""
+    limits, zero = np.iinfo(zeropt.dtype), int(zeropt.reshape(()))
+    return max(limits.max - zero, zero - limits.min)
 
 
 def read_weights(
@@ -63,7 +75,8 @@ def read_weights(
     if not is_constant(emitter.get_value(place, "weights")):
         if kind != "MatMul" or zeropts.size != 1:
             raise Inexpressible("its weights are computed: quantize with static ones")
-        return Weights(emitter.read_integers(place, zeropts.reshape(())))
+        floats = emitter.read_integers(place, zeropts.reshape(()))
+        return Weights(floats, largest=bound_codes(zeropts))
     codes = emitter.read_constant(place, "weights")
     if codes.dtype not in CODES or zeropts.dtype != codes.dtype:
         raise Inexpressible(f"its weights are {codes.dtype}: quantize them to 8 bits")
@@ -82,7 +95,9 @@ def read_weights(
         np.moveaxis(array, outer, 0).reshape(codes.shape[outer], -1) for array in (small, codes)
     )
     axis = -1 if kind == "MatMul" else 1
-    return Weights(emitter.dequantize_weights(small), rows, axis, channels, raw)
+    return Weights(
+        emitter.dequantize_weights(small), rows, axis, channels, raw, small, (outer, inner)
+    )
 
 
 def _split(integers: Array, axis: int, groups: int) -> tuple[Array, Array | None]:
