@@ -117,6 +117,17 @@ def test_convert_mul_has_the_codes_of_all_pairs(
     compare(network.model(result), dict(zip((first, second), list_pairs(dtype), strict=True)))
 
 
+@pytest.mark.parametrize(("scale", "kept"), [(2.0**14, set()), (2.0**15, {"QLinearMul"})])
+def test_convert_keeps_mul_whose_products_overflow(scale: float, kept: set[str]) -> None:
+    network = CodeNetwork(0)
+    tensors = [network.input(1, 1, 256, 256, scale=1.0, zeropt=zeropt) for zeropt in (0, 255)]
+    y = network.add_parameters("y", scale=1 / scale, zeropt=7)
+    inputs = [*(item for name in tensors for item in network.triple(name)), *y]
+    result = network.node("QLinearMul", inputs, RUNTIME)
+    feeds = dict(zip(tensors, list_pairs(np.uint8), strict=True))
+    compare(network.model(result), feeds, kept)
+
+
 @pytest.mark.sample(6)
 @extremes
 @sizes

@@ -25,6 +25,8 @@ _LEAST_FACTOR, _MOST_FACTOR = 2.0**-32, 256.0
 _FIRST_IN_CONCAT = 2
 _MOST_STEPS = 512
 """The most codes from 0 to 1 of a QLinearSoftmax: calibration gives 255 or 256."""
+_MOST_FACTOR_OF_PRODUCTS = 2.0**15
+"""A factor of products of two codes, which the runtime rounds to 32 bits without saturation."""
 _MOST_SCALE = 2.0**119
 """A scale of inputs of a QLinearSoftmax: its products with codes are finite in float32."""
 
@@ -71,6 +73,11 @@ def emit_mul(emitter: Emitter) -> Emitted:
     first, second, y = (emitter.read_scaling(place, place + 1, role) for place, role in _OPERANDS)
     operands = [emitter.read_integers(at, x.zeropt) for at, x in ((0, first), (3, second))]
     factor = first.scale * second.scale / y.scale
+    if not factor < _MOST_FACTOR_OF_PRODUCTS:
+        raise Inexpressible(
+            f"the scales of its operands over that of its output are {factor:g}: from 2^15 on, "
+            "products overflow 32 bits in ONNX Runtime"
+        )
     product = emitter.insert("Mul", operands)
     scaled = emitter.insert("Mul", [product, emitter.add_constant("factor", factor)])
     zero = emitter.add_constant("zero", y.zeropt.astype(np.float32))
