@@ -313,6 +313,15 @@ def test_convert_grouped_sums_beyond_24_bits_stay_or_differ() -> None:
     assert "Conv" in list_operators(split.model)
 
 
+def test_convert_to_standard_names_the_conversion_of_operators_on_codes() -> None:
+    network = CodeNetwork(6)
+    x = network.unary("QLinearSigmoid", network.input(1, 2, 4, 4))
+    converted = anybit.convert(network.model(network.binary("QLinearAdd", x, x)), to="standard")
+    reasons = {step.operator.split("::")[-1]: step.reason for step in converted.steps}
+    assert reasons["QLinearSigmoid"].endswith("anybit convert --to qonnx replaces it")
+    assert "replaces it" not in reasons["QLinearAdd"]
+
+
 def test_convert_operators_in_branches_stay() -> None:
     network = CodeNetwork(5)
     x = network.input(1, 1, 4, 4)

@@ -42,6 +42,7 @@ from anybit.onnx.passes import (
 from anybit.onnx.passes.add_functions import find_function_opset
 from anybit.onnx.preparation import apply_passes, inline_functions, name_errors_after, run_pass
 from anybit.onnx.process import relax_gc, silence_onnx_logs
+from anybit.onnx.qdq.codes.rewrite import may_rewrite
 from anybit.onnx.qdq.nbits import LiftedNBits, lift_nbits
 from anybit.onnx.qdq.packed_weights import is_nbits
 from anybit.onnx.qdq.qlinear import is_integer_operator
@@ -347,6 +348,8 @@ class _Work:
             reason = "not an operator of ONNX or QONNX: its runtime must have it"
             if because := self._lifted.reason(node):
                 reason += f"; {because}"
+            if may_rewrite(node):
+                reason += "; anybit convert --to qonnx replaces it"
             self.steps.append(ConversionStep(get_label(node), operator, "kept", reason))
             counts[operator] += 1
         if counts:

@@ -5,6 +5,7 @@ import onnx_ir as ir
 
 from anybit.errors import ModelError
 from anybit.onnx.forms import Form
+from anybit.onnx.qdq.codes.rewrite import may_rewrite
 from anybit.onnx.qdq.nbits import describe_difference
 from anybit.onnx.qdq.packed_weights import is_nbits
 from anybit.onnx.qdq.qlinear import explain_inexact_parts
@@ -23,5 +24,5 @@ def suggest_conversion(node: ir.Node, form: Form = Form.QONNX) -> str:
     try:
         changes = describe_difference(node) if is_nbits(node) else explain_inexact_parts(node)
     except (Inexpressible, ModelError):
-        return ""
+        return command if may_rewrite(node) else ""
     return f"{command} --allow-approximate" if changes else command

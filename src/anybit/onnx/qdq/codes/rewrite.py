@@ -95,6 +95,13 @@ def rewrite_code_operators(
     return result
 
 
+def may_rewrite(node: ir.Node) -> bool:
+    """Return whether an operator on codes has an exact form, unless its sizes prevent that."""
+    floats = [value for value in node.inputs if value is not None and value.dtype == _FLOAT]
+    is_exact = is_liftable(node) and node.op_type not in _INEXACT
+    return is_exact and all(map(is_constant, floats))
+
+
 def _emit(emitter: Emitter, emit: Emit) -> Emitted:
     """Emit the nodes of an operator.
 
