@@ -364,6 +364,16 @@ def test_operators_of_unknown_sizes_stay() -> None:
     assert compiled.report.share == 1
 
 
+def test_sum_that_overflows_32_bits_stays() -> None:
+    network = CodeNetwork(0)
+    x = network.input(1, 4, 5, 5)
+    operands = [*network.triple(x), *network.triple(network.conv(x, (4, 4, 1, 1)))]
+    parameters = network.add_parameters("y", scale=1e-12)
+    model = network.model(network.node("QLinearAdd", [*operands, *parameters], RUNTIME))
+    assert list_reasons(model) == []
+    assert "QLinearAdd" in {node.op_type for node in anybit.compile(model).model.graph}
+
+
 @pytest.mark.parametrize(
     ("place", "parameter", "reason"),
     [

@@ -27,6 +27,8 @@ _MOST_STEPS = 512
 """The most codes from 0 to 1 of a QLinearSoftmax: calibration gives 255 or 256."""
 _MOST_FACTOR_OF_PRODUCTS = 2.0**15
 """A factor of products of two codes, which the runtime rounds to 32 bits without saturation."""
+_MOST_GAIN_OF_SUMS = 2.0**22
+"""The same of sums: 255 times this number fits 32 bits."""
 _MOST_SCALE = 2.0**119
 """A scale of inputs of a QLinearSoftmax: its products with codes are finite in float32."""
 
@@ -45,6 +47,11 @@ def emit_add(emitter: Emitter) -> Emitted:
         (place, emitter.read_scaling(scale, scale + 1, role)) for place, scale, role in places
     ]
     gains = [x.scale / y.scale for _, x in operands]
+    if not sum(map(float, gains)) < _MOST_GAIN_OF_SUMS:
+        raise Inexpressible(
+            f"the scales of its operands over that of its output are {gains[0]:g} and "
+            f"{gains[1]:g}: from 2^22 on, sums overflow 32 bits in ONNX Runtime"
+        )
     zeros = [x.zeropt.astype(np.float32) for _, x in operands]
     zeropts = _fuse(gains[0], zeros[0], gains[1] * zeros[1])
     offset = np.asarray(y.zeropt.astype(np.float32) - zeropts)
