@@ -156,9 +156,9 @@ def block_quant(
             another shape or dtype.
         TypeError: An x or a tensor_scale of a dtype that is not real.
 
-    Source: OCP Microscaling Formats (MX) v1.0, with the values of microxcaling (ties to even, exact
-    exponents) and torchao (scale mode floor); nvfp4 has the values of NVIDIA's ModelOpt, which uses
-    s = 2^-9 if s is 0.
+    Source: BlockQuant has the formats of OCP Microscaling Formats (MX) v1.0, with the values of
+    microxcaling (ties to even, exact exponents) and torchao (scale mode floor); nvfp4 has those of
+    NVIDIA's ModelOpt, which uses s = 2^-9 if s is 0.
 
     >>> block_quant([0.9, 17.0, -1.3, 3.0], format="mxfp4")
     array([ 0., 16., -2.,  4.])
