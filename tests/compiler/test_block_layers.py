@@ -254,39 +254,37 @@ def test_nbits_of_onnxruntime_with_zero_points_are_exact(bits, depth, block):
         assert np.isnan(actual[7:]).all()
 
 
+def compile_shifted(activations, operator, shift, weights):
+    """Compile a layer of 70 channels whose weights are not symmetric; compare its results."""
+    source = make_model(70, operator=operator)
+    constant = source.graph.initializer[0]
+    shifted = numpy_helper.to_array(constant) + np.asarray(shift, np.float32)
+    constant.CopyFrom(numpy_helper.from_array(shifted, constant.name))
+    model = quantize(source, activations, weights)
+    compiled = anybit.compile(model)
+    (layer,) = compiled.report.layers
+    assert layer.guarantee == "bounded"
+    check_floats(model, compiled, np.random.default_rng(1).normal(size=(9, 70)).astype("f"))
+    return compiled, layer
+
+
 @pytest.mark.parametrize("activations", FORMATS[:2])
 @pytest.mark.parametrize("operator", ["MatMul", "Gemm"])
 @pytest.mark.parametrize("shift", [-3, 0.3, 3])
 def test_weights_of_9_bits_less_one_zero_point(activations, operator, shift):
-    source = make_model(70, operator=operator)
-    constant = source.graph.initializer[0]
-    shifted = numpy_helper.to_array(constant) + np.float32(shift)
-    constant.CopyFrom(numpy_helper.from_array(shifted, constant.name))
-    model = quantize(source, activations, "uint8 per-tensor")
-    compiled = anybit.compile(model)
-    (layer,) = compiled.report.layers
-    assert layer.guarantee == "bounded"
+    compiled, _ = compile_shifted(activations, operator, shift, "uint8 per-tensor")
     _, product = find_product(compiled)
     assert isinstance(product, p.BlockProduct)
     assert (product.weight_bits, product.block) == (8, 70)
-    check_floats(model, compiled, np.random.default_rng(1).normal(size=(9, 70)).astype("f"))
 
 
 @pytest.mark.parametrize("activations", FORMATS[:2])
 @pytest.mark.parametrize("operator", ["MatMul", "Gemm"])
 def test_weights_of_9_bits_less_zero_points_per_channel(activations, operator):
-    source = make_model(70, operator=operator)
-    constant = source.graph.initializer[0]
-    shifted = numpy_helper.to_array(constant) + np.linspace(-3, 3, 20, dtype=np.float32)
-    constant.CopyFrom(numpy_helper.from_array(shifted, constant.name))
-    model = quantize(source, activations, "uint8")
-    compiled = anybit.compile(model)
-    (layer,) = compiled.report.layers
-    assert layer.guarantee == "bounded"
+    compiled, layer = compile_shifted(activations, operator, np.linspace(-3, 3, 20), "uint8")
     _, product = find_product(compiled)
     assert (product.weight_bits, product.block) == (8, 70)
     assert max(layer.layer.weight_codes) > 127
-    check_floats(model, compiled, np.random.default_rng(1).normal(size=(9, 70)).astype("f"))
 
 
 def test_weights_of_9_bits_in_too_long_columns_stay():

@@ -156,15 +156,10 @@ class AxisTracer:
         sizes = self._get_sizes(node.outputs[0]) if node.outputs else None
         if sizes is None or len(sizes) < _MATRIX or not self._treats_alike(node, len(sizes)):
             return None
-        layouts: set[AxisLayout] = set()
-        for value in node.inputs:
-            if value is None or self.is_constant(value):
-                continue
-            layout = self.get_layout(value)
-            if layout is None or len(layout) > len(sizes):
-                return None
-            if flatten(layout[:-1]):
-                layouts.add(layout[:-1])
+        operands = self._list_operands(node, len(sizes))
+        if operands is None:
+            return None
+        layouts = {layout[:-1] for layout in operands if flatten(layout[:-1])}
         (positions,) = layouts if len(layouts) == 1 else (None,)
         return positions if positions and len(positions) == len(sizes) - 1 else None
 
@@ -263,18 +258,28 @@ class AxisTracer:
                 parts = zip(same, layout, fresh, strict=True)
                 self._record(y, tuple(old if keeps else new for keeps, old, new in parts))
 
+    def _list_operands(self, node: ir.Node, rank: int) -> list[AxisLayout] | None:
+        """Return the layouts of computed inputs; None if one is unknown or has more axes."""
+        operands: list[AxisLayout] = []
+        for value in node.inputs:
+            if value is None or self.is_constant(value):
+                continue
+            layout = self.get_layout(value)
+            if layout is None or len(layout) > rank:
+                return None
+            operands.append(layout)
+        return operands
+
     def _follow_broadcast(self, node: ir.Node) -> AxisLayout | None:
         """Return the layout of an elementwise node: that of the only operand with each axis."""
         sizes = self._get_sizes(node.outputs[0])
         if sizes is None:
             return None
+        operands = self._list_operands(node, len(sizes))
+        if operands is None:
+            return None
         axes: list[Axis] = [()] * len(sizes)
-        for value in node.inputs:
-            if value is None or self.is_constant(value):
-                continue
-            layout = self.get_layout(value)
-            if layout is None or len(layout) > len(sizes):
-                return None
+        for layout in operands:
             for place, axis in enumerate(layout, len(sizes) - len(layout)):
                 axes[place] = _join_axes(axes[place], axis)
         return tuple(axes)
