@@ -14,7 +14,7 @@ import json
 import _held_out
 from _table import update_table
 from _tasks import make_parser
-from pretrained_models import PAGE, RUNS, Figures, measure, render, run_onnxruntime
+from pretrained_models import PAGE, RUNS, iterate_tasks, load_figures, measure, render
 from rich.console import Console
 
 ROWS = (
@@ -39,13 +39,8 @@ def main() -> None:
         "conformer": lambda: _held_out.make_conformer(folder),
     }
     store = folder / "held_out.json"
-    stored = json.loads(store.read_text()) if store.exists() else {}
-    figures: Figures = {name: stored.get(name, {}) for name in tasks}
-    for name, make_task in tasks.items():
-        if options.only not in name:
-            continue
-        task = make_task()
-        expected = run_onnxruntime(task.model, task)
+    figures = load_figures(store, tasks)
+    for name, task, expected in iterate_tasks(tasks, options.only):
         for row in ROWS:
             tool, run = RUNS[row]
             figures[name][row] = measure(tool, run, task, expected)

@@ -12,7 +12,7 @@ alone. `--docs` updates the table of the documentation with the figures in FOLDE
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import chdir
 from functools import partial
 from pathlib import Path
@@ -116,6 +116,22 @@ def render(figures: Figures) -> Table:
     return table
 
 
+def load_figures(store: Path, tasks: Iterable[str]) -> Figures:
+    """Return the figures of earlier runs, by task."""
+    stored = json.loads(store.read_text()) if store.exists() else {}
+    return {name: stored.get(name, {}) for name in tasks}
+
+
+def iterate_tasks(
+    tasks: Mapping[str, Callable[[], Task]], only: str
+) -> Iterator[tuple[str, Task, Array]]:
+    """Yield the tasks whose name contains `only`, and the outputs of their float models."""
+    for name, make_task in tasks.items():
+        if only in name:
+            task = make_task()
+            yield name, task, run_onnxruntime(task.model, task)
+
+
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--tool", default="", help="tools whose name contains this")
@@ -128,13 +144,8 @@ def main() -> None:
         "sentences": lambda: _sentences.task(folder),
     }
     store = folder / "figures.json"
-    stored = json.loads(store.read_text()) if store.exists() else {}
-    figures: Figures = {name: stored.get(name, {}) for name in tasks}
-    for name, make_task in tasks.items():
-        if options.only not in name:
-            continue
-        task = make_task()
-        expected = run_onnxruntime(task.model, task)
+    figures = load_figures(store, tasks)
+    for name, task, expected in iterate_tasks(tasks, options.only):
         figures[name][FLOAT] = "", f"{100 * task.score(expected):.1f} %", ""
         for row, (tool, run) in RUNS.items():
             if options.tool in row:
